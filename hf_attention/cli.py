@@ -1,0 +1,43 @@
+"""How every script of `training/` ends: quietly, or with one line on stderr and an exit code."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+USER_MISTAKES = (ValueError, OSError, ImportError)  # ImportError: an optional dependency that the checkpoint asks for
+DEBUG = "HF_ATTENTION_DEBUG"
+
+
+def run(main: Callable[[], object]) -> NoReturn:
+    """Calls `main()` and exits the process.
+
+    Exit codes: 0 success, 1 a mistake of the user (`error: ...`, one line, no traceback), 2 wrong usage (argparse's
+    own), 130 Ctrl-C, 141 the reader of our output is gone (`| head`; silent). Anything else is a bug of ours and keeps
+    its traceback; `HF_ATTENTION_DEBUG=1` shows it for the user's mistakes too.
+    """
+    try:
+        main()
+        sys.stdout.flush()  # here, where a closed pipe can still be handled
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more as it ends
+        sys.exit(141)
+    except KeyboardInterrupt:
+        _report("interrupted", 130)
+    except USER_MISTAKES as error:
+        if os.environ.get(DEBUG, "0") not in ("", "0"):
+            raise
+        _report(f"error: {one_line(error)}", 1)
+    sys.exit(0)
+
+
+def one_line(error: BaseException) -> str:
+    """The message of `error` on one line; for a file error `path: what is wrong`."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _report(line: str, code: int) -> NoReturn:
+    print(line, file=sys.stderr, flush=True)
+    sys.exit(code)

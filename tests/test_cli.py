@@ -1,0 +1,62 @@
+"""hf_attention.cli: what a shell sees of a script that fails."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def shell_sees(body: str, **environment: str) -> subprocess.CompletedProcess:
+    script = f"import os, signal, sys\nfrom hf_attention.cli import run\ndef main():\n    {body}\nrun(main)"
+    return subprocess.run(
+        [sys.executable, "-c", script], cwd=REPOSITORY, env=os.environ | environment, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "stderr"),
+    [
+        ("pass", 0, ""),
+        (
+            "raise ValueError('num_heads is 3:\\n  wanted a divisor of 8')",
+            1,
+            "error: num_heads is 3: wanted a divisor of 8\n",
+        ),
+        ("open('no/such')", 1, "error: no/such: No such file or directory\n"),
+        ("raise OSError('two\\nlines')", 1, "error: two lines\n"),
+        ("raise ValueError", 1, "error: ValueError\n"),
+        ("raise KeyboardInterrupt", 130, "interrupted\n"),
+        ("os.kill(os.getpid(), signal.SIGINT)", 130, "interrupted\n"),
+        ("sys.exit(2)", 2, ""),
+    ],
+)
+def test_exit_code_and_one_line(body, code, stderr):
+    result = shell_sees(body, HF_ATTENTION_DEBUG="")
+    assert (result.returncode, result.stderr) == (code, stderr)
+
+
+def test_a_bug_keeps_its_traceback():
+    result = shell_sees("{}['missing']")
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr and "KeyError" in result.stderr
+
+
+def test_debug_shows_the_traceback_of_a_user_mistake():
+    result = shell_sees("raise ValueError('seen')", HF_ATTENTION_DEBUG="1")
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr and "ValueError: seen" in result.stderr
+
+
+@pytest.mark.parametrize("lines", [1, 100_000])  # the short output breaks only at the last flush
+def test_a_closed_pipe_is_silent(lines):
+    script = f"from hf_attention.cli import run\nrun(lambda: [print('line') for _ in range({lines})])"
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    result = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, stdout=write_end, stderr=subprocess.PIPE)
+    os.close(write_end)
+    assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, b"")
