@@ -7,6 +7,7 @@ import datasets
 import evaluate
 import sacrebleu
 
+
 DESCRIPTION = "Corpus BLEU (Papineni et al., 2002) as sacrebleu's command line computes it (Post, 2018)."
 INPUTS = """
 Args:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
+
 USER_MISTAKES = (ValueError, OSError, ImportError)  # ImportError: an optional dependency that the checkpoint asks for
 DEBUG = "HF_ATTENTION_DEBUG"
 

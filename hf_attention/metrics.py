@@ -6,7 +6,9 @@ from pathlib import Path
 import evaluate
 import numpy as np
 import sacrebleu
-from transformers import EvalPrediction, PreTrainedTokenizerBase
+import torch.distributed as dist
+from transformers import EvalPrediction, PreTrainedTokenizerBase, TrainerCallback
+
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +34,19 @@ def chrf(predictions: list[str], references: list[list[str]]) -> dict:
     return {"score": score, "signature": str(metric.get_signature())}
 
 
-class TranslationMetrics:
-    """For `Seq2SeqTrainer(compute_metrics=compute_metrics(tokenizer))`, with `predict_with_generate=True`.
+class TranslationMetrics(TrainerCallback):
+    """For a stock `Seq2SeqTrainer` with `predict_with_generate=True`:
 
-    Returns {"bleu": 0 to 100, "gen_len": mean tokens of a translation without special ones}. The references are the
-    labels decoded, cut where the data were cut; `training/evaluate.py` scores against the file itself.
+        metrics = compute_metrics(tokenizer)
+        Seq2SeqTrainer(..., compute_metrics=metrics, callbacks=[metrics])
 
-    Under several processes the Trainer hands every one of them all rows, and each computes the same numbers.
+    Called, it returns {"bleu": 0 to 100, "gen_len": mean tokens of a translation without special ones}. The references
+    are the labels decoded, cut where the data were cut; `training/evaluate.py` scores against the file itself.
+
+    Several processes need it among the callbacks: to fill its last batches the Trainer translates the first sentences
+    again, and `Seq2SeqTrainer` leaves them in. As a callback it learns how many sentences there are and drops the
+    surplus, so that BLEU is that of one process (every process is handed all rows, and computes the same).
+
     `signature` holds sacrebleu's signature after the first call, which also logs it.
     """
 
@@ -47,6 +55,13 @@ class TranslationMetrics:
         self.options = {"tokenize": tokenize, "lowercase": lowercase}
         self.bleu = load_bleu()
         self.signature: str | None = None
+        self.sentences: int | None = None  # in the evaluation set, ...
+        self.filler = 0  # ... and what fills its last batches is less than this; both known under several processes
+
+    def on_prediction_step(self, args, state, control, eval_dataloader=None, **_) -> None:
+        if args.world_size > 1:
+            self.sentences = len(eval_dataloader.dataset)
+            self.filler = args.eval_batch_size * args.world_size
 
     def __call__(self, evaluation: EvalPrediction | tuple) -> dict[str, float]:
         predictions, labels, *_ = evaluation
@@ -55,23 +70,34 @@ class TranslationMetrics:
         if result["signature"] != self.signature:
             self.signature = result["signature"]
             logger.info("BLEU signature: %s", self.signature)
-        return {"bleu": result["score"], "gen_len": float(np.mean([self._length(row) for row in predictions]))}
+        lengths = [np.isin(row, self.tokenizer.all_special_ids, invert=True).sum() for row in predictions]
+        return {"bleu": result["score"], "gen_len": float(np.mean(lengths))}
 
     def _rows(self, name: str, ids: np.ndarray | tuple) -> list[np.ndarray]:
         """Token ids, one array per sentence, without the padding that is not in any vocabulary."""
         ids = ids[0] if isinstance(ids, tuple) else ids  # (tokens, further outputs of the model)
-        if ids is None or np.ndim(ids) != 2 or not np.issubdtype(np.asarray(ids).dtype, np.integer):
+        array = np.asarray(ids)
+        if array.ndim != 2 or not np.issubdtype(array.dtype, np.integer):
             raise ValueError(
-                f"{name} is {'None' if ids is None else f'{np.asarray(ids).dtype} {list(np.shape(ids))}'}, wanted token"
-                " ids [sentences, length]: train with predict_with_generate=True and with labels in the evaluation set"
+                f"{name} is {'None' if ids is None else f'{array.dtype} {list(array.shape)}'}, wanted token ids"
+                " [sentences, length]: evaluate with predict_with_generate=True, on a set that has labels"
             )
-        return [row[row != IGNORED] for row in np.asarray(ids)]
+        return [row[row != IGNORED] for row in self._without_surplus(array)]
+
+    def _without_surplus(self, ids: np.ndarray) -> np.ndarray:
+        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+            return ids
+        if self.sentences is None:
+            raise ValueError("several processes: pass the same object as compute_metrics and in callbacks")
+        if not self.sentences <= len(ids) < self.sentences + self.filler:
+            raise ValueError(
+                f"{len(ids)} translations of {self.sentences} items, wanted one sentence in each item of the"
+                " evaluation set: several processes can't evaluate items that are whole batches"
+            )
+        return ids[: self.sentences]
 
     def _text(self, rows: list[np.ndarray]) -> list[str]:
         return self.tokenizer.batch_decode(rows, skip_special_tokens=True)
-
-    def _length(self, row: np.ndarray) -> int:
-        return int(np.isin(row, self.tokenizer.all_special_ids, invert=True).sum())
 
 
 compute_metrics = TranslationMetrics  # the name of the Trainer's argument

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+
 REPOSITORY = Path(__file__).parents[1]
 
 
