@@ -1,0 +1,260 @@
+"""Text in, text out: `pipeline("translation")` for every encoder-decoder of Transformers.
+
+Transformers 5 removed this task. The class below gives it back, with the inputs, options and outputs it had in
+version 4. It travels inside every checkpoint we save, so it imports only torch, Transformers and the standard library.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import BatchEncoding, Pipeline
+
+
+# `translation_en_to_de`, and for tokenizers with longer codes also `translation_eng_Latn_to_deu_Latn`.
+PAIR_TASK = re.compile(r"translation_(?P<src>.+)_to_(?P<tgt>.+)")
+
+
+class TranslationPipeline(Pipeline):
+    """Translates sentences with any model of `AutoModelForSeq2SeqLM`.
+
+    ```python
+    translator = pipeline("translation", model="Helsinki-NLP/opus-mt-en-de")
+    translator("A dog runs.")  # [{"translation_text": "Ein Hund rennt."}]
+    translator(["A dog runs.", ""], batch_size=2, num_beams=4)  # a list of two such dictionaries, the second with ""
+    ```
+
+    Calling it takes a string, a list or another sequence (a column of a `datasets` table), a generator, or a torch
+    dataset, and these options, which the constructor takes too:
+
+        src_lang, tgt_lang (`str`): languages, for models of many (M2M100, NLLB, mBART), in their tokenizer's codes. The
+            name of the task can give them: `pipeline("translation_en_to_de", ...)`. A model whose config holds
+            `task_specific_params` for the pair (T5) has the prefix and the generation options found there applied.
+        truncation (`bool`): cut a source that is too long for the model; it is refused otherwise.
+        clean_up_tokenization_spaces (`bool`): passed to the tokenizer's `decode`.
+        return_tensors (`bool`): give `translation_token_ids`, a tensor [T], in place of the text; with
+            `return_text=True`, beside it.
+        batch_size (`int`): sentences per call of the model; 1 if not given. It changes the speed, never the result.
+        anything else: an option of `generate()`, above the pair's `task_specific_params` (T5), above the model's
+            `generation_config`. What none of them sets is `num_beams=4` and `max_new_tokens=256`, as in version 4.
+
+    Returns:
+        For a string, `[{"translation_text": ...}]`. For a sequence, a list of such dictionaries in order. A generator
+        or a torch dataset is read as it is consumed, and gives an iterator of one list per sentence. With
+        `num_return_sequences` above 1, every sentence has a list of its own.
+
+        A blank source, empty or all whitespace, gives `""` without a call of the model.
+
+    Raises:
+        ValueError: for a source that is not a string, or longer than the model's position table
+            (computed and relative positions have none); for a language the tokenizer doesn't know; for a model that is no encoder-decoder.
+    """
+
+    _load_tokenizer = True
+    _load_processor = False
+    _load_feature_extractor = False
+    _load_image_processor = False
+    _load_video_processor = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not getattr(self.model.config, "is_encoder_decoder", False) or not self.model.can_generate():
+            raise ValueError(
+                f"model={type(self.model).__name__}: translation wants an encoder-decoder that generates, one that "
+                "AutoModelForSeq2SeqLM loads."
+            )
+        if self.tokenizer is None:
+            raise ValueError("tokenizer=None: translation wants the tokenizer of its model.")
+
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        if isinstance(inputs, Sequence) and not isinstance(inputs, str):
+            inputs = list(inputs)
+            results = super().__call__(inputs, **options) if inputs else []
+            return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
+        if isinstance(inputs, Iterator):  # the base class streams generators only
+            inputs = (text for text in inputs)
+        return super().__call__(inputs, **options)
+
+    def _sanitize_parameters(
+        self,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        truncation: Any = None,
+        return_tensors: bool | None = None,
+        return_text: bool | None = None,
+        clean_up_tokenization_spaces: bool | None = None,
+        **generate_options: Any,
+    ) -> tuple[dict, dict, dict]:
+        languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
+        preprocess = {**languages, "truncation": truncation}
+        postprocess = {
+            "return_tensors": return_tensors,
+            "return_text": return_text,
+            "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
+        }
+        # The base class lays a call's options over the constructor's: name only what this caller named.
+        given = [
+            {name: value for name, value in stage.items() if value is not None}
+            for stage in (preprocess, languages, postprocess)
+        ]
+        given[1].update(generate_options)
+        return tuple(given)
+
+    def preprocess(
+        self, text: Any, src_lang: str | None = None, tgt_lang: str | None = None, truncation: Any = False
+    ) -> dict[str, torch.Tensor]:
+        """Encodes one sentence: `input_ids` and `attention_mask` [1, S], and what `_forward` has to know of it."""
+        if not isinstance(text, str):
+            raise ValueError(f"Cannot translate {text!r} of type {type(text).__name__}: want a string.")
+        src_lang, tgt_lang = self._languages(src_lang, tgt_lang)
+        blank = not text.strip()
+        prefix = (
+            self._task_params(src_lang, tgt_lang).get("prefix") or getattr(self.model.config, "prefix", None) or ""
+        )
+        # A blank is encoded as a real word is, so that it can sit in a batch; `_forward` leaves it out.
+        encoded = self._encode("a" if blank else prefix + text, src_lang, tgt_lang, truncation)
+        if not blank:
+            self._check_length(text, encoded["input_ids"].shape[1])
+        features = {name: encoded[name] for name in ("input_ids", "attention_mask")}
+        if "forced_bos_token_id" in encoded:
+            features["forced_bos_token_id"] = torch.tensor([encoded["forced_bos_token_id"]])
+        return {**features, "blank": torch.tensor([blank])}
+
+    def _forward(
+        self,
+        features: dict[str, torch.Tensor],
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        **generate_options: Any,
+    ) -> dict[str, torch.Tensor]:
+        """Translates a batch: `output_ids` [B, R, T], R = `num_return_sequences`, rows of blanks all padding."""
+        features = dict(features)
+        blank = features.pop("blank")  # [B]
+        forced = features.pop("forced_bos_token_id", None)
+        if forced is not None:
+            features["forced_bos_token_id"] = int(forced[0])  # one target language a call
+        options = {**self._default_options(generate_options, *self._languages(src_lang, tgt_lang)), **generate_options}
+        if blank.all():
+            config = options.get("generation_config") or self.model.generation_config
+            rows = options.get("num_return_sequences") or config.num_return_sequences or 1
+            return {"output_ids": self._padding(len(blank), rows, 1)}
+        inputs = {
+            name: value[~blank] if isinstance(value, torch.Tensor) else value for name, value in features.items()
+        }
+        generated = self.model.generate(**inputs, **options)
+        generated = generated if isinstance(generated, torch.Tensor) else generated.sequences
+        generated = generated.unflatten(0, (len(inputs["input_ids"]), -1))  # [B - blanks, R, T]
+        output = self._padding(len(blank), *generated.shape[1:]).to(generated)
+        output[~blank] = generated
+        return {"output_ids": output}
+
+    def postprocess(
+        self,
+        outputs: dict[str, torch.Tensor],
+        return_tensors: bool = False,
+        return_text: bool | None = None,
+        clean_up_tokenization_spaces: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Decodes one sentence's `output_ids` [1, R, T] to R records."""
+        records = []
+        for ids in outputs["output_ids"][0]:
+            ids = self._without_padding(ids)
+            record: dict[str, Any] = {}
+            if return_tensors:
+                record["translation_token_ids"] = ids
+            if return_text or (return_text is None and not return_tensors):
+                record["translation_text"] = self.tokenizer.decode(
+                    ids, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_tokenization_spaces
+                )
+            records.append(record)
+        return records
+
+    def _languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
+        """The pair asked for, or else the pair in the task's name."""
+        named = PAIR_TASK.fullmatch(self.task or "")
+        if src_lang is None and tgt_lang is None and named:
+            return named["src"], named["tgt"]
+        return src_lang, tgt_lang
+
+    def _task_params(self, src_lang: str | None, tgt_lang: str | None) -> dict[str, Any]:
+        """What the model's config says of this task: T5 keeps a prefix and generation options for each pair."""
+        task = f"translation_{src_lang}_to_{tgt_lang}" if src_lang and tgt_lang else "translation"
+        return (getattr(self.model.config, "task_specific_params", None) or {}).get(task) or {}
+
+    def _default_options(self, given: dict[str, Any], src_lang: str | None, tgt_lang: str | None) -> dict[str, Any]:
+        """Options of `generate()` below those `given`; none where these hold a whole `generation_config`."""
+        if "generation_config" in given:
+            return {}
+        options = {name: value for name, value in self._task_params(src_lang, tgt_lang).items() if name != "prefix"}
+        model_sets = {**self.model.generation_config.to_diff_dict(), **options, **given}
+        if "max_new_tokens" in given:
+            options.pop("max_length", None)  # `generate()` warns when it meets both
+        elif "max_length" in given:
+            options.pop("max_new_tokens", None)
+        elif "max_length" not in model_sets and "max_new_tokens" not in model_sets:
+            options["max_new_tokens"] = min(256, self._position_limit() or 256)
+        if "num_beams" not in model_sets:
+            options["num_beams"] = 4
+        if "pad_token_id" not in model_sets and self.tokenizer.pad_token_id is not None:
+            options["pad_token_id"] = self.tokenizer.pad_token_id
+        return options
+
+    def _encode(self, text: str, src_lang: str | None, tgt_lang: str | None, truncation: Any) -> BatchEncoding:
+        options: dict[str, Any] = {"return_tensors": "pt", "truncation": truncation}
+        limit = self._position_limit()
+        if truncation and limit is not None:
+            options["max_length"] = min(limit, self.tokenizer.model_max_length)
+        # Tokenizers of many languages have this method for this very pipeline: it puts the codes where they belong.
+        build = getattr(self.tokenizer, "_build_translation_inputs", None)
+        if build is None:
+            return self.tokenizer(text, **options)
+        if src_lang is None or tgt_lang is None:
+            raise ValueError(
+                f"src_lang={src_lang!r}, tgt_lang={tgt_lang!r}: this model knows many languages and wants both, in "
+                "the codes of its tokenizer."
+            )
+        self._check_language("src_lang", src_lang)
+        self._check_language("tgt_lang", tgt_lang)
+        return build(text, src_lang=src_lang, tgt_lang=tgt_lang, **options)
+
+    def _check_language(self, name: str, code: str) -> None:
+        # An unknown code would become the unknown token, and the translation nonsense without a word.
+        tokens = self.tokenizer.added_tokens_encoder
+        known = code in getattr(self.tokenizer, "lang_code_to_id", tokens) or f"__{code}__" in tokens
+        if not known:
+            raise ValueError(
+                f"{name}={code!r}: want a language code of the model's tokenizer, as its model card lists."
+            )
+
+    def _position_limit(self) -> int | None:
+        """Tokens that the model's position table holds; None for positions that are computed, as far as it takes."""
+        if not isinstance(getattr(self.model.get_encoder(), "embed_positions", None), nn.Embedding):
+            return None
+        config = self.model.config
+        return getattr(config, "max_encoder_position_embeddings", None) or config.max_position_embeddings
+
+    def _check_length(self, text: str, length: int) -> None:
+        limit = self._position_limit()
+        if limit is not None and length > limit:
+            start = text if len(text) <= 60 else text[:60] + "..."
+            raise ValueError(
+                f"The source {start!r} has {length} tokens, and the model reads at most {limit}: split it, or pass "
+                "truncation=True to have it cut."
+            )
+
+    def _padding(self, *shape: int) -> torch.Tensor:
+        pad = self.tokenizer.pad_token_id
+        return torch.full(shape, self.model.generation_config.pad_token_id if pad is None else pad)
+
+    def _without_padding(self, ids: torch.Tensor) -> torch.Tensor:
+        # A batch pads its shorter rows behind their end; alone, they would have no padding.
+        pad = self.tokenizer.pad_token_id
+        if pad is None or pad == self.tokenizer.eos_token_id:
+            return ids
+        content = (ids != pad).nonzero()
+        return ids[: int(content[-1]) + 1 if len(content) else 0]
+
+
+__all__ = ["TranslationPipeline"]
