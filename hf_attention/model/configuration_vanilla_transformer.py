@@ -41,7 +41,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         d_model (`int`): width of every embedding and sub-layer output.
         d_ff (`int`): inner width of the position-wise feed-forward network (§3.3).
         num_heads (`int`): h, the parallel attention heads (§3.2.2).
-        d_k (`int`, *optional*): width of a head's queries and keys; `d_model / num_heads` if not given (not so in row B).
+        d_k (`int`, *optional*): width of a head's queries and keys; `d_model / num_heads` if not given (row B).
         d_v (`int`, *optional*): width of a head's values; `d_model / num_heads` if not given.
         dropout (`float`): P_drop, applied where §5.4 says and nowhere else, 0 <= P_drop < 1.
         position_encoding (`str`): `"sinusoidal"` (§3.5) or `"learned"` (row E).
@@ -65,8 +65,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
         "num_attention_heads": "num_heads",
         "intermediate_size": "d_ff",
     }
-    # Heads and inner units are split over the devices; what leaves a sub-layer is whole again.
+    # Heads, inner units and the vocabulary are split over the devices; what leaves a sub-layer is whole again.
     base_model_tp_plan = {
+        "encoder.embed_tokens": "embedding_rowwise",
+        "decoder.embed_tokens": "embedding_rowwise",
+    } | {
         f"{stack}.layers.*.{part}": style
         for stack, attentions in (("encoder", ["self_attn"]), ("decoder", ["self_attn", "cross_attn"]))
         for part, style in {
@@ -108,7 +111,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "VanillaTransformerConfig":
         """As the stock method; the decoder's half counts the decoder's layers, which is how caches learn theirs."""
-        config = super().get_text_config(decoder=decoder, encoder=encoder)
+        config: Any = super().get_text_config(decoder=decoder, encoder=encoder)
         if decoder and not encoder:  # the stock method has made a copy
             config.num_layers = self.num_decoder_layers
         return config

@@ -268,6 +268,10 @@ class Stack(VanillaTransformerPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
+    def init_parallel_plans(self) -> None:
+        """None of its own: the config's plans name the layers of the whole model, from `encoder.` or `decoder.` on."""
+        self._tp_plan, self._ep_plan, self._pp_plan, self._fsdp_plan = {}, {}, {}, {}
+
     def embed(
         self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, start: int | torch.Tensor = 0
     ) -> torch.Tensor:  # [B, L, D]
@@ -423,8 +427,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise ValueError(
-                "decoder_input_ids is missing: pass it, or labels. With label_smoothing_factor the Trainer takes labels "
-                "away, so give its collator the model, as in DataCollatorForSeq2Seq(tokenizer, model=model)."
+                "decoder_input_ids is missing: pass it, or labels. With label_smoothing_factor the Trainer takes "
+                "labels away, so give its collator the model, as in DataCollatorForSeq2Seq(tokenizer, model=model)."
             )
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, **kwargs)
@@ -459,6 +463,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         "lm_head.weight": "model.encoder.embed_tokens.weight",
         "model.decoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
     }
+    _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)

@@ -1,0 +1,230 @@
+"""A recipe: one flat YAML file, and `field=value` overrides, become the argument objects of the stock library.
+
+Every key is a field of `VanillaTransformerConfig`, `Seq2SeqTrainingArguments`, `GenerationConfig` or `DataArguments`.
+`extends: base.yaml` starts from another file, so that a recipe states only its difference. A misspelt key, a value of
+a wrong type or an impossible combination is a `ValueError` before anything is read, downloaded or trained.
+"""
+
+import dataclasses
+import difflib
+import enum
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import GenerationConfig, Seq2SeqTrainingArguments
+
+from .model.configuration_vanilla_transformer import OWN_FIELDS, VanillaTransformerConfig
+
+
+@dataclass
+class DataArguments:
+    """Where the sentence pairs come from, and how they become batches.
+
+    Args:
+        train_files, validation_files, test_files: two aligned text files [source, target], or one file of TSV or JSON
+            lines. Relative to `data_dir`.
+        data_dir: folder of those files.
+        dataset, dataset_config: instead of files, a name that `datasets` knows, with its splits `train`, `validation`
+            and `test`.
+        source_lang, target_lang: ISO codes; the keys of a dataset's `translation` column, and the model card's tags.
+        tokenizer: folder of a trained tokenizer. Without it, one with `vocab_size` entries is trained on the training
+            pairs and kept in the output folder.
+        max_tokens: training and validation pairs with a longer side, in tokens, are dropped and counted.
+        tokens_per_batch: source tokens, and target tokens, of one batch on one device, padding included (§5.1). None:
+            batches of `per_device_train_batch_size` sentences.
+        bleu_tokenize, bleu_lowercase: sacrebleu's settings for the figures of this run; `none` for text that is
+            tokenised already.
+    """
+
+    train_files: list[str] | None = None
+    validation_files: list[str] | None = None
+    test_files: list[str] | None = None
+    data_dir: str = "."
+    dataset: str | None = None
+    dataset_config: str | None = None
+    source_lang: str = "en"
+    target_lang: str = "de"
+    tokenizer: str | None = None
+    max_tokens: int = 256
+    tokens_per_batch: int | None = 25000
+    bleu_tokenize: str = "13a"
+    bleu_lowercase: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.dataset is None) == (self.train_files is None):
+            raise ValueError(
+                "no training pairs, or two sources of them: want either dataset or train_files."
+            )
+        for name in ("max_tokens", "tokens_per_batch"):
+            value = getattr(self, name)
+            if value is not None and value < 2:  # one word and its end of sentence
+                raise ValueError(f"{name}={value}: want at least 2.")
+
+    def files(self, split: str) -> list[Path] | None:
+        """The paths of `train`, `validation` or `test`, or None where the recipe has none."""
+        names = getattr(self, f"{split}_files")
+        return None if names is None else [Path(self.data_dir, name) for name in names]
+
+
+@dataclass
+class Recipe:
+    """What a run is made from. `given` holds the keys as they were read, for the model card."""
+
+    config: VanillaTransformerConfig
+    training: Seq2SeqTrainingArguments
+    generation: GenerationConfig
+    data: DataArguments
+    given: dict[str, Any]
+
+
+def load_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
+    """Reads `path`, applies overrides such as `"d_model=256"`, and builds the argument objects.
+
+    Raises:
+        ValueError: a file that can't be read, a key that is no field, a value that doesn't fit. It names them.
+    """
+    given = _read(Path(path))
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise ValueError(f"{override!r}: want field=value.")
+        given[key.strip()] = _parse(text, override)
+    return build_recipe(given)
+
+
+def build_recipe(given: Mapping[str, Any]) -> Recipe:
+    """As `load_recipe`, from a mapping."""
+    training_types = typing.get_type_hints(Seq2SeqTrainingArguments)
+    data_types = typing.get_type_hints(DataArguments)
+    generation_names = set(GenerationConfig().to_dict())
+    model: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+    generation: dict[str, Any] = {}
+    data: dict[str, Any] = {}
+    training_fields = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
+    for key, value in given.items():
+        if key in OWN_FIELDS:
+            model[key] = value  # the config checks its own
+        elif key in training_fields:
+            training[key] = fit(key, value, training_types[key])
+        elif key in data_types:
+            data[key] = fit(key, value, data_types[key])
+        elif key in generation_names:
+            generation[key] = _fit_generation(key, value)
+        else:
+            known = [*OWN_FIELDS, *training_fields, *data_types, *generation_names, "extends"]
+            similar = difflib.get_close_matches(key, known, n=1)
+            hint = f": did you mean {similar[0]!r}?" if similar else "."
+            raise ValueError(
+                f"{key}={value!r} is no field of the model's config, Seq2SeqTrainingArguments, GenerationConfig or "
+                f"DataArguments{hint}"
+            )
+    config = VanillaTransformerConfig(**model)
+    return Recipe(
+        config=config,
+        training=_training_arguments(training, config, data),
+        generation=_generation_config(generation, config),
+        data=DataArguments(**data),
+        given=dict(given),
+    )
+
+
+def peak_learning_rate(d_model: int, warmup_steps: float) -> float:
+    """§5.3, Equation 3 at its highest, step = warmup_steps: (d_model · warmup_steps)^-0.5."""
+    return (d_model * warmup_steps) ** -0.5
+
+
+def fit(name: str, value: Any, hint: Any) -> Any:
+    """`value` as the type that `hint` allows; YAML reads 5e-4 as text, so numbers may come as text.
+
+    Raises:
+        ValueError: it doesn't fit. The message names field, value and what is wanted.
+    """
+    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    for option in options:
+        kind = typing.get_origin(option) or option
+        if kind is typing.Literal and value in typing.get_args(option):
+            return value
+        if not isinstance(kind, type):
+            continue
+        if kind in (int, float) and not isinstance(value, bool):
+            number = _number(value)
+            if number is not None and (kind is float or number.is_integer()):
+                return kind(number)
+        elif isinstance(value, kind) or (issubclass(kind, enum.Enum) and isinstance(value, str)):
+            return value
+    wanted = " or ".join(getattr(option, "__name__", str(option)) for option in options)
+    raise ValueError(f"{name}={value!r}: want {wanted.replace('NoneType', 'null')}.")
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _fit_generation(name: str, value: Any) -> Any:
+    """GenerationConfig declares no types; the few fields that take words are told by their names."""
+    takes_words = ("early_stopping", "cache_implementation", "stop_strings")
+    if isinstance(value, str) and name not in takes_words:
+        value = fit(name, value, float)
+        return int(value) if value.is_integer() else value
+    return value
+
+
+def _training_arguments(
+    given: dict[str, Any], config: VanillaTransformerConfig, data: Mapping[str, Any]
+) -> Seq2SeqTrainingArguments:
+    if not given.get("output_dir"):
+        raise ValueError("output_dir is missing: want the folder that the run is saved to.")
+    warmup_steps = given.get("warmup_steps", 0)
+    if given.get("learning_rate") is None and warmup_steps >= 1:
+        given["learning_rate"] = peak_learning_rate(config.d_model, warmup_steps)
+    if data.get("tokens_per_batch", DataArguments.tokens_per_batch) is not None:
+        if given.get("per_device_train_batch_size", 1) != 1:
+            raise ValueError(
+                f"per_device_train_batch_size={given['per_device_train_batch_size']} and tokens_per_batch exclude "
+                "each other: a token batch is one item of the loader. For batches of sentences: tokens_per_batch=null."
+            )
+        given["per_device_train_batch_size"] = 1
+    given.setdefault("remove_unused_columns", False)  # there are none, and a batch of token batches has no columns
+    return Seq2SeqTrainingArguments(**given)
+
+
+def _generation_config(given: dict[str, Any], config: VanillaTransformerConfig) -> GenerationConfig:
+    ids = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+    generation = GenerationConfig(**given, **{name: getattr(config, name) for name in ids})
+    generation.validate(strict=True)
+    return generation
+
+
+def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    if path.resolve() in seen:
+        raise ValueError(f"{path}: extends itself.")
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not YAML: {error}") from error
+    if given is None:
+        given = {}
+    if not isinstance(given, dict) or not all(isinstance(key, str) for key in given):
+        raise ValueError(f"{path}: want lines of `field: value`.")
+    parent = given.pop("extends", None)
+    if parent is None:
+        return given
+    return {**_read(path.parent / str(parent), (*seen, path.resolve())), **given}
+
+
+def _parse(text: str, override: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{override!r}: the value is not YAML.") from error
