@@ -6,11 +6,10 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is loaded from the Hub; the tests of sharing talk to loopback
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
+import pytest
+import torch
 
-from hf_attention.model.configuration_vanilla_transformer import VanillaTransformerConfig  # noqa: E402
-from hf_attention.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration  # noqa: E402
+from hf_attention import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 
 
 REPOSITORY = Path(__file__).parent.parent

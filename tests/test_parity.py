@@ -75,6 +75,7 @@ def marian_twin(model) -> MarianMTModel:
             pad_token_id=config.pad_token_id,
             eos_token_id=config.eos_token_id,
             decoder_start_token_id=config.decoder_start_token_id,
+            forced_eos_token_id=None,
             dropout=0.0,
         )
     ).eval()
