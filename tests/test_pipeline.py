@@ -30,7 +30,8 @@ from transformers.pipelines.pt_utils import KeyDataset
 from hf_attention.model.pipeline_translation import TranslationPipeline
 
 
-WORDS = "a dog runs in the park two cats sleep near one old red house translate English to German : and".split()
+VERSE = "a dog runs in the park two cats sleep near one old red house translate English to German : and"
+WORDS = VERSE.split()
 TINY = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
 TINY |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
 SHORT = {"num_beams": 1, "max_new_tokens": 6}

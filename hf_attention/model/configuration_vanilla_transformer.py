@@ -1,13 +1,31 @@
 """Configuration of the Transformer of "Attention Is All You Need" (Vaswani et al. 2017): its Table 3's columns."""
 
+import copy
 import difflib
-from typing import Any, Literal, get_args
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.utils import logging
 
 
+if TYPE_CHECKING:  # never run: the library's copier reads these lines, and takes the files wherever it takes this one
+    from .modeling_vanilla_transformer import VanillaTransformerModel  # noqa: F401
+    from .pipeline_translation import TranslationPipeline  # noqa: F401
+
 logger = logging.get_logger(__name__)
+
+# What a saved `config.json` says of the code beside it, as `file.Class`.
+AUTO_MAP = {
+    "AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig",
+    "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
+    "AutoModelForSeq2SeqLM": "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration",
+}
+CUSTOM_PIPELINES = {
+    "translation": {"impl": "pipeline_translation.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
+}
+CODE_FILES = ("configuration_vanilla_transformer.py", "modeling_vanilla_transformer.py", "pipeline_translation.py")
 
 PositionEncoding = Literal["sinusoidal", "learned"]
 
@@ -103,10 +121,20 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         self._refuse_unknown_names(kwargs)
         self.check()
+        if self.pad_token_id == self.eos_token_id:
+            raise ValueError(
+                f"pad_token_id={self.pad_token_id} is also eos_token_id: want two ids, or the end of a sentence would "
+                "count as padding and decoding would never learn to stop."
+            )
         if self.num_decoder_layers is None:
             self.num_decoder_layers = self.num_layers
         self.d_k = self.d_k or self.d_model // self.num_heads
         self.d_v = self.d_v or self.d_model // self.num_heads
+        if __name__.startswith("hf_attention."):
+            # The installed package has registered model and pipeline. `pipeline()` would want the folder's copy, and
+            # trust. Every save names the code anew.
+            kwargs.pop("auto_map", None)
+            kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "VanillaTransformerConfig":
@@ -115,6 +143,17 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if decoder and not encoder:  # the stock method has made a copy
             config.num_layers = self.num_decoder_layers
         return config
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """As the stock method, with the code of model and pipeline beside `config.json`, which names it.
+
+        The folder then loads with `trust_remote_code=True` where this package is not installed. Every save of a model,
+        the Trainer's included, comes through here, before the weights: code that can't be copied is a warning.
+        """
+        saved = copy.copy(self)  # what only the file should say
+        if type(self).__module__ == __name__ and _copy_code(Path(save_directory)):
+            saved.auto_map, saved.custom_pipelines = copy.deepcopy((AUTO_MAP, CUSTOM_PIPELINES))
+        super(VanillaTransformerConfig, saved).save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     def _refuse_unknown_names(self, extra: dict[str, Any]) -> None:
         # A file may hold what a newer Transformers, or another tool, has written into it; code may not. The file is
@@ -133,7 +172,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
             raise ValueError(f"{name}={value!r} is not a field of {type(self).__name__}: {hint}")
 
     def check(self) -> None:
-        """Raises the `ValueError` of the class docstring for values that changed after construction."""
+        """Raises the `ValueError` of the class docstring for values that changed after construction.
+
+        One id for padding and end is refused in construction only: a model that is not trained again runs with it.
+        """
         optional = ("num_decoder_layers", "d_k", "d_v")
         for name in ("vocab_size", "num_layers", "d_model", "d_ff", "num_heads", "max_position_embeddings", *optional):
             value = getattr(self, name)
@@ -162,15 +204,24 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 continue
             if not _is_int(value) or not 0 <= value < self.vocab_size:
                 raise ValueError(f"{name}={value!r}: want an id from 0 to vocab_size - 1 = {self.vocab_size - 1}.")
-        if self.pad_token_id == self.eos_token_id:
-            raise ValueError(
-                f"pad_token_id={self.pad_token_id} is also eos_token_id: want two ids, or the end of a sentence would "
-                "count as padding and decoding would never learn to stop."
-            )
 
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _copy_code(folder: Path) -> bool:
+    """Puts `CODE_FILES` into the folder, each written beside and renamed; False, with a warning, if that failed."""
+    try:
+        for name in CODE_FILES:
+            code, beside = Path(__file__).with_name(name).read_bytes(), folder / f".{name}.{os.getpid()}"
+            folder.mkdir(parents=True, exist_ok=True)
+            beside.write_bytes(code)
+            beside.replace(folder / name)
+    except OSError as error:
+        logger.warning(f"{folder} is saved without the model's code, and loads only where hf_attention is: {error}")
+        return False
+    return True
 
 
 OWN_FIELDS = [name for name in VanillaTransformerConfig.__annotations__ if name != "is_encoder_decoder"]

@@ -29,8 +29,8 @@ class TranslationPipeline(Pipeline):
     Calling it takes a string, a list or another sequence (a column of a `datasets` table), a generator, or a torch
     dataset, and these options, which the constructor takes too:
 
-        src_lang, tgt_lang (`str`): languages, for models of many (M2M100, NLLB, mBART), in their tokenizer's codes. The
-            name of the task can give them: `pipeline("translation_en_to_de", ...)`. A model whose config holds
+        src_lang, tgt_lang (`str`): languages, for models of many (M2M100, NLLB, mBART), in their tokenizer's codes.
+            The task's name can give them: `pipeline("translation_en_to_de", ...)`. A model whose config holds
             `task_specific_params` for the pair (T5) has the prefix and the generation options found there applied.
         truncation (`bool`): cut a source that is too long for the model; it is refused otherwise.
         clean_up_tokenization_spaces (`bool`): passed to the tokenizer's `decode`.
@@ -48,8 +48,8 @@ class TranslationPipeline(Pipeline):
         A blank source, empty or all whitespace, gives `""` without a call of the model.
 
     Raises:
-        ValueError: for a source that is not a string, or longer than the model's position table
-            (computed and relative positions have none); for a language the tokenizer doesn't know; for a model that is no encoder-decoder.
+        ValueError: for a source that is not a string, or longer than the model's position table (computed and relative
+            positions have none); for a language the tokenizer doesn't know; for a model that is no encoder-decoder.
     """
 
     _load_tokenizer = True
