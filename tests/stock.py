@@ -1,5 +1,7 @@
 """A stock model and tokenizer, small enough to make anew in every test: none of the code under test is in them."""
 
+import runpy
+import sys
 from pathlib import Path
 
 import torch
@@ -7,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
 
+REPOSITORY = Path(__file__).parents[1]
 PAD, BOS, EOS = 0, 1, 2
 VOCAB_SIZE = 3 + 256
 
@@ -61,3 +64,16 @@ def save_stock(folder: Path, **fields) -> Path:
     tiny_marian(**fields).save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
     return folder
+
+
+def run_script(name: str, *arguments: object) -> int:
+    """Runs training/<name> as the shell would, but in this process (importing torch takes seconds): the exit code."""
+    before = sys.argv
+    sys.argv = [name, *map(str, arguments)]
+    try:
+        runpy.run_path(str(REPOSITORY / "training" / name), run_name="__main__")
+    except SystemExit as exit:
+        return exit.code
+    finally:
+        sys.argv = before
+    raise AssertionError(f"{name} ended without an exit code")
