@@ -61,7 +61,7 @@ def _pig_latin_word(word: str) -> str:
 def pig_latin_corpus(size: int, seed: int = 0) -> list[tuple[str, str]]:
     """`size` different English sentences with their translations, the same for the same seed.
 
-    No sentence comes twice, so any split of the list keeps its parts apart. Lower case, no punctuation; some 300 words
+    No sentence comes twice, so any split of the list keeps its parts apart. Lower case, no punctuation; some 275 words
     in billions of combinations.
     """
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 1_000_000:
