@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 
@@ -30,6 +31,12 @@ def run(main: Callable[[], object]) -> NoReturn:
             raise
         _report(f"error: {one_line(error)}", 1)
     sys.exit(0)
+
+
+def check_output_file(path: Path | None) -> None:
+    """Raises ValueError if `path` cannot be written; asked before the long work whose result goes there."""
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        raise ValueError(f"output is {str(path)!r}, wanted a file in a folder that exists")
 
 
 def one_line(error: BaseException) -> str:

@@ -27,9 +27,9 @@ def load_bleu(path: str | Path | None = None) -> evaluate.EvaluationModule:
     return evaluate.load(str(path.resolve()), keep_in_memory=True)
 
 
-def chrf(predictions: list[str], references: list[list[str]]) -> dict:
+def chrf(predictions: list[str], references: list[list[str]], lowercase: bool = False) -> dict:
     """chrF2 (Popović, 2015) of `predictions`, each with its list of references: {"score", "signature"}."""
-    metric = sacrebleu.CHRF()
+    metric = sacrebleu.CHRF(lowercase=lowercase)
     score = metric.corpus_score(predictions, [list(stream) for stream in zip(*references, strict=True)]).score
     return {"score": score, "signature": str(metric.get_signature())}
 

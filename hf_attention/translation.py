@@ -1,0 +1,182 @@
+"""Lines in, as many lines out: what `training/translate.py` and `training/evaluate.py` share."""
+
+import argparse
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from hf_attention.model import TranslationPipeline
+
+
+logger = logging.getLogger(__name__)
+
+WINDOW_LINES, WINDOW_CHARACTERS = 4096, 2**22  # read before the first is translated: bounds memory
+LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")  # wherever str.splitlines would end a line
+
+
+class Translator:
+    """Translates lines with any encoder-decoder, in batches of similar length; a line alone gives the same text.
+
+    Args:
+        batch_tokens: source tokens of a batch, padding included. A single longer line makes a batch of its own.
+        max_source_tokens: what a longer line is cut to, with a warning; less if the model reads less.
+        options: of `TranslationPipeline`: `src_lang`, `tgt_lang` and those of `generate()`.
+
+    Raises:
+        ValueError: options that this model cannot translate with, found out on a one-word sentence.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        batch_tokens: int = 4096,
+        max_source_tokens: int = 1024,
+        **options: Any,
+    ):
+        for name, value in (("batch_tokens", batch_tokens), ("max_source_tokens", max_source_tokens)):
+            if value < 2:
+                raise ValueError(f"{name} is {value}, wanted at least 2: a word and the end of its sentence")
+        returned = options.get("num_return_sequences") or model.generation_config.num_return_sequences or 1
+        if returned != 1:
+            raise ValueError(f"num_return_sequences is {returned!r}, wanted 1: a line has one translation")
+        self.pipeline = TranslationPipeline(model=model, tokenizer=tokenizer, truncation=True, **options)
+        self.batch_tokens = batch_tokens
+        table = self.pipeline._position_limit() or max_source_tokens
+        self.limit = min(max_source_tokens, tokenizer.model_max_length, table)
+        tokenizer.model_max_length = self.limit  # where the pipeline cuts
+        try:
+            self.pipeline("a")
+        except Exception as error:  # whatever the library makes of it, it is before the long work, and about these
+            raise ValueError(f"{model.name_or_path} does not translate with these options: {error}") from error
+
+    def __call__(self, lines: Iterable[str]) -> Iterator[str]:
+        """One line out for every line in, in order, none with a line break in it; a blank line for a blank line."""
+        first = 1
+        for window in windows(lines):
+            yield from self._window(window, first)
+            first += len(window)
+
+    def _window(self, lines: list[str], first: int) -> list[str]:
+        lengths = [len(ids) for ids in self.pipeline.tokenizer(lines, verbose=False)["input_ids"]]
+        cut = [number for number, length in enumerate(lengths) if length > self.limit]
+        if cut:
+            logger.warning(
+                "line %d: %d tokens, cut to %d%s", first + cut[0], lengths[cut[0]], self.limit,
+                f" (as are {len(cut) - 1} of the lines that follow)" if len(cut) > 1 else "",
+            )  # fmt: skip
+        lengths = [min(length, self.limit) for length in lengths]
+        translations = [""] * len(lines)
+        longest_first = sorted(range(len(lines)), key=lambda number: -lengths[number])
+        for batch in self._batches([number for number in longest_first if lines[number].strip()], lengths):
+            results = self.pipeline([lines[number] for number in batch], batch_size=len(batch))
+            for number, result in zip(batch, results, strict=True):
+                translations[number] = LINE_BREAKS.sub(" ", result["translation_text"])
+        return translations
+
+    def _batches(self, longest_first: list[int], lengths: list[int]) -> Iterator[list[int]]:
+        while longest_first:
+            size = max(1, self.batch_tokens // lengths[longest_first[0]])
+            yield longest_first[:size]
+            longest_first = longest_first[size:]
+
+
+def load_translator(folder: str, overrides: Iterable[str] = (), **arguments: Any) -> Translator:
+    """The `Translator` of a saved model (a folder, or else a name on the Hub).
+
+    `overrides` are `field=value` of `GenerationConfig`, `arguments` those of `Translator`.
+
+    Raises:
+        ValueError: no model there, none that translates, one whose files are damaged or do not belong together, no
+            tokenizer, or a field that GenerationConfig has not.
+    """
+    options = generation_options(overrides)
+    config = _loaded(folder, "model", AutoConfig)
+    if not config.is_encoder_decoder:
+        raise ValueError(f"{folder}: a {config.model_type} model is no encoder-decoder, and does not translate")
+    tokenizer = _loaded(folder, "tokenizer", AutoTokenizer)
+    model, information = _loaded(folder, "model", AutoModelForSeq2SeqLM, output_loading_info=True)
+    if information["missing_keys"]:
+        raise ValueError(f"{folder}: no weight {min(information['missing_keys'])} in the model's files")
+    known = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > known:
+        raise ValueError(f"{folder}: the tokenizer has {len(tokenizer)} tokens and the model {known}, wanted no more")
+    if "max_new_tokens" in options:
+        options.setdefault("max_length", None)  # the model's own, which generate() would warn of at every batch
+    model.generation_config.update(**options)
+    return Translator(model.eval(), tokenizer, **arguments)
+
+
+def generation_options(overrides: Iterable[str]) -> dict[str, Any]:
+    """`["num_beams=4", "length_penalty=0.6"]` as {"num_beams": 4, "length_penalty": 0.6}."""
+    fields, options = GenerationConfig().to_dict(), {}
+    for override in overrides:
+        field, equals, value = override.partition("=")
+        if not equals or field not in fields or field.startswith("_"):
+            raise ValueError(f"{override!r}, wanted field=value with a field of GenerationConfig, such as num_beams=4")
+        try:
+            options[field] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ValueError(f"{override!r}: {value!r} is no value: {error}") from error
+    return options
+
+
+def windows(lines: Iterable[str]) -> Iterator[list[str]]:
+    """The lines in runs that memory holds. An error in reading comes after what was read before it."""
+    window, characters, failure = [], 0, None
+    lines = iter(lines)
+    while failure is None:
+        try:
+            line = next(lines)
+        except (StopIteration, ValueError) as error:
+            failure = error
+        else:
+            window.append(line)
+            characters += len(line)
+        if window and (failure or len(window) == WINDOW_LINES or characters >= WINDOW_CHARACTERS):
+            yield window
+            window, characters = [], 0
+    if isinstance(failure, ValueError):
+        raise failure
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a script asks for that loads a `Translator`."""
+    parser.add_argument("--model", required=True, help="folder of a saved encoder-decoder, or its name on the Hub")
+    parser.add_argument("--src-lang", help="language of the text, for models of many, in their tokenizer's codes")
+    parser.add_argument("--tgt-lang", help="language to translate to, likewise")
+    parser.add_argument("--batch-tokens", type=int, default=4096, help="source tokens of a batch, padding included")
+    parser.add_argument("--max-source-tokens", type=int, default=1024, help="longer lines are cut, with a warning")
+    parser.add_argument("overrides", nargs="*", metavar="field=value", help="of GenerationConfig")
+
+
+def translator_from(arguments: argparse.Namespace) -> Translator:
+    """The `Translator` that those arguments describe."""
+    languages = {"src_lang": arguments.src_lang, "tgt_lang": arguments.tgt_lang}
+    return load_translator(
+        arguments.model,
+        arguments.overrides,
+        batch_tokens=arguments.batch_tokens,
+        max_source_tokens=arguments.max_source_tokens,
+        **{name: code for name, code in languages.items() if code is not None},
+    )
+
+
+def _loaded(folder: str, what: str, auto_class: type, **options: Any) -> Any:
+    try:
+        return auto_class.from_pretrained(folder, **options)
+    except Exception as error:  # of many kinds, from as many libraries, and all about this folder
+        where = "" if Path(folder).is_dir() else "no such folder, and on the Hub "
+        raise ValueError(f"{folder}: {where}no {what} that loads: {error}") from error
