@@ -27,6 +27,7 @@ _LAZY = {
     "compute_metrics": "metrics",
     "last_checkpoints": "checkpoints",
     "load_bleu": "metrics",
+    "prepare_sharing": "sharing",
     "train_tokenizer": "tokenization",
     "write_model_card": "sharing",
 }

@@ -131,11 +131,14 @@ def write_model_card(
     return path
 
 
-def keep_model_card(trainer: "Trainer", **card: Any) -> None:
-    """Makes the card of `write_model_card(output_dir, **card)` the one this Trainer writes and pushes.
+def prepare_sharing(trainer: "Trainer", **card: Any) -> None:
+    """Puts into this Trainer's `output_dir` what its pushes to the Hub would lack. Call it again to change the card.
 
-    `push_to_hub`, and `save_model` where `push_to_hub: true`, draft a card of their own over README.md, every time, by
-    the public method that is replaced here. `model_id` is filled in once the Trainer has made its repository.
+    The model's code: the pushes while training take weights and config out of a checkpoint, and leave the code there.
+
+    The card of `write_model_card(output_dir, **card)`: `push_to_hub`, and `save_model` where `push_to_hub: true`,
+    draft a card of their own over README.md every time, by the public method that is replaced here. `model_id` is
+    the Trainer's repository unless given.
     """
 
     def create_model_card(*_: Any, **__: Any) -> None:
@@ -145,6 +148,8 @@ def keep_model_card(trainer: "Trainer", **card: Any) -> None:
 
     trainer.create_model_card = create_model_card
     create_model_card()
+    if trainer.is_world_process_zero():
+        trainer.model.config.save_pretrained(trainer.args.output_dir)
 
 
 def _yaml(settings: Mapping[str, Any]) -> str:
@@ -157,4 +162,4 @@ def _yaml(settings: Mapping[str, Any]) -> str:
     return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True).rstrip()
 
 
-__all__ = ["keep_model_card", "write_model_card"]
+__all__ = ["prepare_sharing", "write_model_card"]

@@ -138,12 +138,20 @@ def test_nothing_in_nothing_out(pipe):
     assert pipe([]) == []
     assert pipe(()) == []
     assert list(pipe(iter([]))) == []
+    assert list(pipe(KeyDataset(datasets.Dataset.from_dict({"en": []}), "en"))) == []
 
 
 @pytest.mark.parametrize("bad", [None, 3, b"a dog", {"text": "a dog"}, ["a dog"]])
 def test_what_is_no_string_is_refused_by_name(pipe, bad):
     with pytest.raises(ValueError, match=r"want a string") as refusal:
         pipe(["a dog", bad], **SHORT)
+    assert repr(bad) in str(refusal.value)
+
+
+@pytest.mark.parametrize("bad", [None, 3, b"a dog", {"text": "a dog"}])
+def test_what_is_no_string_is_refused_by_name_alone_too(pipe, bad):
+    with pytest.raises(ValueError, match=r"want a string") as refusal:
+        pipe(bad, **SHORT)
     assert repr(bad) in str(refusal.value)
 
 
@@ -209,6 +217,14 @@ def test_options_of_the_call_go_over_options_of_the_constructor(tokenizer, expec
     assert pipe(SENTENCES[0], return_tensors=True)[0]["translation_token_ids"].shape == (3,)
     assert pipe(SENTENCES[0], max_new_tokens=6) == [{"translation_text": expected[0]}]
     assert pipe(SENTENCES[0], return_tensors=True)[0]["translation_token_ids"].shape == (3,)
+
+
+def test_stop_strings_need_no_tokenizer_from_the_caller(tokenizer, options_seen):
+    pipe = TranslationPipeline(marian(), tokenizer, task="translation", device="cpu")
+    pipe("a dog", stop_strings=["cats"])
+    pipe("a dog")
+    assert options_seen[0]["stop_strings"] == ["cats"] and options_seen[0]["tokenizer"] is tokenizer
+    assert "tokenizer" not in options_seen[1]
 
 
 # -- Generation defaults ----------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ import json, sys
 import torch
 import hf_attention
 from hf_attention import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_attention.sharing import keep_model_card
+from hf_attention.sharing import prepare_sharing
 from hf_attention.tokenization import train_tokenizer
 from transformers import (DataCollatorForSeq2Seq, GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments, pipeline)
 
@@ -60,7 +60,7 @@ arguments = Seq2SeqTrainingArguments("run", push_to_hub=True, hub_model_id="test
     save_steps=1, per_device_train_batch_size=2, report_to="none", disable_tqdm=True)
 collator = DataCollatorForSeq2Seq(tokenizer, model=model)
 trainer = Seq2SeqTrainer(model, arguments, collator, rows, processing_class=tokenizer)
-keep_model_card(trainer, **card)
+prepare_sharing(trainer, **card)
 trainer.train()
 trainer.save_model()
 trainer.push_to_hub()
@@ -139,18 +139,19 @@ def test_report_8_one_copy_of_the_tied_matrix_is_pushed(hub, pushed):
     assert tied == ["model.encoder.embed_tokens.weight"]
 
 
-def test_our_card_stays_through_every_push_of_the_trainer(hub, pushed):
-    pushes = [commit for commit in hub.repositories["tester/from-trainer"].commits if "README.md" in commit.files]
-    assert len(pushes) > 1
+def test_every_push_of_the_trainer_has_our_card_and_the_code(hub, pushed):
+    _, *pushes = hub.repositories["tester/from-trainer"].commits
+    assert len(pushes) > 1, "one while training, one at its end"
     for commit in pushes:
-        assert CARD["signature"] in commit.files["README.md"].decode()
-    assert 'model="tester/from-trainer"' in pushes[-1].files["README.md"].decode()
+        assert set(commit.files) >= CODE
+        card = commit.files["README.md"].decode()
+        assert CARD["signature"] in card and 'model="tester/from-trainer"' in card
 
 
-def test_only_the_loopback_hub_was_asked_and_no_file_of_it_twice_written_over(hub, pushed, stranger):
-    assert any(request.startswith("POST /api/repos/create") for request in hub.requests)
-    assert any(request.startswith("PUT /lfs/") for request in hub.requests)
-    assert any("/resolve/" in request and request.startswith("GET") for request in hub.requests)
+def test_weights_went_by_lfs_and_reading_needed_no_token(hub, stranger):
+    for repository in hub.repositories.values():
+        assert "model.safetensors" in repository.commits[-1].lfs
+    assert any(request.startswith("GET") and "/resolve/" in request for request in hub.requests)
 
 
 # -- The card -------------------------------------------------------------------------------------------------------

@@ -5,11 +5,12 @@ version 4. It travels inside every checkpoint we save, so it imports only torch,
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 from transformers import BatchEncoding, Pipeline
 
 
@@ -69,12 +70,14 @@ class TranslationPipeline(Pipeline):
             raise ValueError("tokenizer=None: translation wants the tokenizer of its model.")
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
-        if isinstance(inputs, Sequence) and not isinstance(inputs, str):
+        if isinstance(inputs, Sequence) and not isinstance(inputs, (str, bytes)):
             inputs = list(inputs)
             results = super().__call__(inputs, **options) if inputs else []
             return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
         if isinstance(inputs, Iterator):  # the base class streams generators only
             inputs = (text for text in inputs)
+        elif isinstance(inputs, Dataset) and isinstance(inputs, Sized) and len(inputs) == 0:
+            return iter(())  # the base class looks at the first
         return super().__call__(inputs, **options)
 
     def _sanitize_parameters(
@@ -136,6 +139,8 @@ class TranslationPipeline(Pipeline):
         if forced is not None:
             features["forced_bos_token_id"] = int(forced[0])  # one target language a call
         options = {**self._default_options(generate_options, *self._languages(src_lang, tgt_lang)), **generate_options}
+        if "stop_strings" in options:
+            options.setdefault("tokenizer", self.tokenizer)
         if blank.all():
             config = options.get("generation_config") or self.model.generation_config
             rows = options.get("num_return_sequences") or config.num_return_sequences or 1
