@@ -1,9 +1,10 @@
 """Transformers' own test mixins, taken from the source archive of the installed version.
 
-The wheel carries no tests; the source archive on the package registry carries the files at the top of `tests/`, without the
-folders below it. `stock_module` unpacks those files into a cache outside the repository and imports them as a private
-package, so that nothing shadows a `tests` package. What they import and the archive lacks is made here: two empty
-sub-mixins (generation, export) and the few functions that start the processes of a distributed test on the CPU.
+The wheel carries no tests; the source archive on the package registry carries the files at the top of `tests/`, but not
+the folders below. `stock_module` unpacks those files into a cache outside the repository and imports them as a
+private package, so that nothing shadows a `tests` package. What they import and the archive lacks is made here: two
+empty sub-mixins (generation, export), the config fields one mixin sets, and the few functions that start the processes
+of a distributed test on the CPU.
 """
 
 import importlib
@@ -28,6 +29,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import transformers
+
 
 PACKAGE = "stock_transformers_tests"
 COMMON_CONFIG_FIELDS = {"return_dict": False, "output_hidden_states": True, "dtype": "float16", "architectures": ["A"]}

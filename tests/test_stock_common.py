@@ -1,21 +1,21 @@
 """Transformers' own common model tests, run on our classes.
 
-`stock_archive` brings the mixins. What the mixins look up by name in the library (which classes have a language modelling
+`stock_archive` brings the mixins. What they look up by name in the library (which classes have a language modelling
 head, which model types the distributed tests run for) is told about ours in `known_to_the_library`, so that no check
 passes over our classes in silence.
 """
 
 import functools
-import json
 import os
 import unittest
 from pathlib import Path
 from typing import Any
 
 import pytest
+import stock
 import stock_archive
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, pipeline
 from transformers.models.auto import modeling_auto
 
 from hf_attention import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, VanillaTransformerModel
@@ -40,9 +40,7 @@ configuration, training, pipelines, tensor_parallel, fsdp = (
 
 
 class AsCausalLM(VanillaTransformerForConditionalGeneration):
-    """Our model as the training and distributed mixins drive a model: by one sequence. It is the source and the target."""
-
-    _auto_class = None
+    """Our model as the distributed mixins drive a model: by one sequence, which is source and target."""
 
     @functools.wraps(VanillaTransformerForConditionalGeneration.forward)
     def forward(self, input_ids=None, labels=None, decoder_input_ids=None, **kwargs: Any):
@@ -50,16 +48,36 @@ class AsCausalLM(VanillaTransformerForConditionalGeneration):
             decoder_input_ids = input_ids
         return super().forward(input_ids=input_ids, labels=labels, decoder_input_ids=decoder_input_ids, **kwargs)
 
-    def generate(self, input_ids, **kwargs: Any):
-        if kwargs.get("return_dict_in_generate"):
-            return super().generate(input_ids, **kwargs)
-        start = torch.full_like(input_ids[:, :1], self.config.decoder_start_token_id)
-        return super().generate(input_ids, decoder_input_ids=torch.cat([start, input_ids], dim=1), **kwargs)[:, 1:]
+
+class Continuation(VanillaTransformerForConditionalGeneration):
+    """Our model as the training mixin drives a model: trained on a sequence, then asked to continue its first token.
+
+    That token is also the source, in training as in generation.
+    """
+
+    @functools.wraps(VanillaTransformerForConditionalGeneration.forward)
+    def forward(self, input_ids=None, **kwargs: Any):
+        return super().forward(input_ids=None if input_ids is None else input_ids[:, :1], **kwargs)
+
+    def generate(self, prompt, **kwargs: Any):
+        start = torch.full_like(prompt[:, :1], self.config.decoder_start_token_id)
+        return super().generate(prompt, decoder_input_ids=torch.cat([start, prompt], dim=1), **kwargs)[:, 1:]
+
+
+class WithoutKeyBias(AsCausalLM):
+    """A key bias adds the same to all scores of a query, so no softmax feels it. Its gradient is rounding noise, which
+    Adam turns into whole steps: without it, two runs of the same training can be compared weight by weight."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        for name, module in self.named_modules():
+            if name.endswith("k_proj"):
+                module.bias = None
 
 
 def call_with_causal_lm(function, rank: int, *args: Any, **kwargs: Any) -> None:
     """The FSDP tests build their models through `AutoModelForCausalLM`, each rank in a process of its own."""
-    AutoModelForCausalLM.register(VanillaTransformerConfig, AsCausalLM)
+    AutoModelForCausalLM.register(VanillaTransformerConfig, WithoutKeyBias)
     function(rank, *args, **kwargs)
 
 
@@ -101,7 +119,6 @@ class TranslationChecks:
     """What the pipeline mixin asks for one task: the pipeline with its examples, and the checks on single inputs."""
 
     def get_test_pipeline(self, model, tokenizer, dtype="float32"):
-        from transformers import pipeline
 
         translator = pipeline(
             "translation", model=model.to(getattr(torch, dtype)), tokenizer=tokenizer, max_new_tokens=4
@@ -145,9 +162,36 @@ class VanillaTransformerModelTest(
         )
         monkeypatch.setattr(tensor_parallel, "TP_DISTRIBUTED_TEST_MODEL_TYPES", {model_type})
         monkeypatch.setattr(fsdp, "FSDP_DISTRIBUTED_TEST_MODEL_TYPES", {model_type})
+        monkeypatch.setattr(fsdp, "_get_available_fsdp_workers", lambda: 4)  # gloo's processes can share a core
+
+    @pytest.fixture(autouse=True)
+    def tiny_model(self, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The folder the pipeline mixin loads from: `<model_type>/<class name>`. Made for its tests only."""
+        if request.function.__name__ not in ("test_pipeline_translation", "test_pipeline_translation_fp16"):
+            return
+        name = VanillaTransformerForConditionalGeneration.__name__
+        folder = tmp_path / VanillaTransformerConfig.model_type / name
+        stock.byte_tokenizer().save_pretrained(folder)
+        config = VanillaTransformerModelTester().get_config()
+        config.vocab_size = stock.VOCAB_SIZE
+        VanillaTransformerForConditionalGeneration(config).save_pretrained(folder)
+        summary = {name: {"tokenizer_classes": ["PreTrainedTokenizerFast"], "processor_classes": []}}
+        monkeypatch.setattr(pipelines, "tiny_model_summary", summary)
+        monkeypatch.setattr(pipelines, "TRANSFORMERS_TINY_MODEL_PATH", str(tmp_path))
+        checks = {"test": f"{TranslationChecks.__module__}.{TranslationChecks.__name__}"}
+        monkeypatch.setitem(pipelines.pipeline_test_mapping, "translation", checks)
+
+    def test_pipeline_translation(self) -> None:
+        self.run_task_tests("translation")
+
+    def test_pipeline_translation_fp16(self) -> None:
+        self.run_task_tests("translation", dtype="float16")
 
     def test_config(self) -> None:
         self.config_tester.run_common_tests()
+
+    def _get_trainable_model_class(self) -> type[Continuation]:
+        return Continuation
 
     def _run_fsdp2_distributed_test(self, test_name, test_impl, *args: Any, **kwargs: Any) -> None:
         implementation = functools.partial(call_with_causal_lm, test_impl)
