@@ -33,9 +33,6 @@ class Translator:
         batch_tokens: source tokens of a batch, padding included. A single longer line makes a batch of its own.
         max_source_tokens: what a longer line is cut to, with a warning; less if the model reads less.
         options: of `TranslationPipeline`: `src_lang`, `tgt_lang` and those of `generate()`.
-
-    Raises:
-        ValueError: options that this model cannot translate with, found out on a one-word sentence.
     """
 
     def __init__(
@@ -57,10 +54,6 @@ class Translator:
         table = self.pipeline._position_limit() or max_source_tokens
         self.limit = min(max_source_tokens, tokenizer.model_max_length, table)
         tokenizer.model_max_length = self.limit  # where the pipeline cuts
-        try:
-            self.pipeline("a")
-        except Exception as error:  # whatever the library makes of it, it is before the long work, and about these
-            raise ValueError(f"{model.name_or_path} does not translate with these options: {error}") from error
 
     def __call__(self, lines: Iterable[str]) -> Iterator[str]:
         """One line out for every line in, in order, none with a line break in it; a blank line for a blank line."""
@@ -100,7 +93,7 @@ def load_translator(folder: str, overrides: Iterable[str] = (), **arguments: Any
 
     Raises:
         ValueError: no model there, none that translates, one whose files are damaged or do not belong together, no
-            tokenizer, or a field that GenerationConfig has not.
+            tokenizer, a field that GenerationConfig has not, or values with which not even one word gets translated.
     """
     options = generation_options(overrides)
     config = _loaded(folder, "model", AutoConfig)
@@ -116,7 +109,13 @@ def load_translator(folder: str, overrides: Iterable[str] = (), **arguments: Any
     if "max_new_tokens" in options:
         options.setdefault("max_length", None)  # the model's own, which generate() would warn of at every batch
     model.generation_config.update(**options)
-    return Translator(model.eval(), tokenizer, **arguments)
+    translator = Translator(model.eval(), tokenizer, **arguments)
+    try:
+        translator.pipeline("a")
+    except Exception as error:  # whatever it is, it is better known before the long work
+        given = " and ".join([f"{name}={value}" for name, value in arguments.items()] + [*overrides])
+        raise ValueError(f"{folder} translates nothing with {given or 'its own options'}: {error}") from error
+    return translator
 
 
 def generation_options(overrides: Iterable[str]) -> dict[str, Any]:
