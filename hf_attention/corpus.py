@@ -9,7 +9,7 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict, Features, Value, load_dataset, load_from_disk
 from datasets.exceptions import DatasetGenerationError
 
-from hf_attention.text_files import read_lines
+from .text_files import read_lines
 
 
 PAIR = Features({"source": Value("string"), "target": Value("string")})

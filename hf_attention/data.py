@@ -10,10 +10,6 @@ import torch
 from datasets import Dataset
 from transformers import BatchEncoding, DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_attention.corpus import load_pairs
-
-
-__all__ = ["BatchCollator", "BatchPlan", "TokenBatches", "encode_pairs", "load_pairs"]
 
 logger = logging.getLogger(__name__)
 
@@ -95,10 +91,19 @@ class BatchPlan:
         source_lengths, target_lengths: [pairs] tokens of each side, the end token included.
         tokens_per_batch: the most tokens on each side of a batch, padding included.
         seed: with the epoch, all that the order depends on.
+        multiple_of: large batches are halved until the number of batches is a multiple of this.
     """
 
-    def __init__(self, source_lengths: np.ndarray, target_lengths: np.ndarray, tokens_per_batch: int, seed: int = 0):
+    def __init__(
+        self,
+        source_lengths: np.ndarray,
+        target_lengths: np.ndarray,
+        tokens_per_batch: int,
+        seed: int = 0,
+        multiple_of: int = 1,
+    ):
         _check_positive("tokens_per_batch", tokens_per_batch)
+        _check_positive("multiple_of", multiple_of)
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed is {seed!r}, wanted an integer that is not negative")
         if len(source_lengths) == 0:
@@ -113,7 +118,7 @@ class BatchPlan:
                 f"pair {worst} has {self.source_lengths[worst]} source and {self.target_lengths[worst]} target tokens"
                 f", more than tokens_per_batch, {tokens_per_batch}"
             )
-        self.cuts = self._cut(np.sort(self.longer))  # [batches + 1]
+        self.cuts = _halve(self._cut(np.sort(self.longer)), multiple_of)  # [batches + 1]
 
     def __len__(self) -> int:
         return len(self.cuts) - 1
@@ -149,6 +154,17 @@ class BatchPlan:
         return 1 - real / padded
 
 
+def _halve(cuts: np.ndarray, multiple_of: int) -> np.ndarray:
+    """More cuts, in the middle of the batches with the most rows; as they are where only single rows are left."""
+    while (len(cuts) - 1) % multiple_of:
+        rows = np.diff(cuts)
+        largest = int(rows.argmax())
+        if rows[largest] == 1:
+            break
+        cuts = np.insert(cuts, largest + 1, cuts[largest] + rows[largest] // 2)
+    return cuts
+
+
 class TokenBatches(torch.utils.data.Dataset):
     """A dataset whose items are whole batches, so that the stock Trainer trains on token batches.
 
@@ -167,22 +183,25 @@ class TokenBatches(torch.utils.data.Dataset):
     epoch that is resumed, not the dataset. Training is sound then too, but a resumed run is not the uninterrupted one.
 
     Each process takes every n-th batch. If n does not divide their number, Accelerate gives the last processes the
-    first batches of the epoch once more (`dataloader_drop_last=True` leaves the surplus out instead).
+    first batches of the epoch once more, and accumulation ends the epoch with a smaller update. `multiple_of` = number
+    of processes * `gradient_accumulation_steps` avoids both, and two processes then do what one does that accumulates
+    twice as many batches.
 
     Args:
         dataset: columns "input_ids" and "labels", as `encode_pairs` makes them.
         tokens_per_batch: the most source tokens and the most target tokens in a batch, padding included; section 5.1
             has 25,000 of each in an update (times devices, times accumulation).
         seed: of the shuffling.
+        multiple_of: the number of batches is a multiple of this, where there are pairs enough.
 
     `ValueError`: no pairs, a column missing, or a pair longer than `tokens_per_batch`.
     """
 
-    def __init__(self, dataset: Dataset, tokens_per_batch: int, seed: int = 0):
+    def __init__(self, dataset: Dataset, tokens_per_batch: int, seed: int = 0, multiple_of: int = 1):
         if missing := {"input_ids", "labels"} - set(dataset.column_names):
             raise ValueError(f"the dataset has no column {sorted(missing)}, it has {dataset.column_names}")
         self.dataset = dataset.select_columns(["input_ids", "labels"]).with_format(None)
-        self.plan = BatchPlan(*_lengths(self.dataset), tokens_per_batch, seed)
+        self.plan = BatchPlan(*_lengths(self.dataset), tokens_per_batch, seed, multiple_of)
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # persistent workers see it change
         self._planned: tuple[int, np.ndarray, np.ndarray] | None = None
         logger.info(

@@ -11,7 +11,7 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from hf_attention.text_files import read_lines
+from .text_files import read_lines
 
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import random
 import re
 from pathlib import Path
 
-from hf_attention.text_files import write_lines
+from .text_files import write_lines
 
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")

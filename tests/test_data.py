@@ -12,7 +12,8 @@ from datasets import Dataset
 from torch.utils.data import DataLoader, SequentialSampler
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, set_seed
 
-from hf_attention.data import BatchCollator, BatchPlan, TokenBatches, encode_pairs, load_pairs
+from hf_attention.corpus import load_pairs
+from hf_attention.data import BatchCollator, BatchPlan, TokenBatches, encode_pairs
 from hf_attention.tokenization import train_tokenizer
 from hf_attention.toy import copy_corpus
 
@@ -147,6 +148,22 @@ def test_report_39_no_batch_over_budget_every_pair_once_new_order_each_epoch(cap
     other_seed = TokenBatches(encoded(*random_lengths()), tokens_per_batch=512, seed=6)
     assert numbers(other_seed[index] for index in range(len(other_seed))) != seen[0]
     assert len(capsys.readouterr().out.splitlines()) == 3 * len(batches)
+
+
+def test_batches_mix_among_pairs_of_like_length():
+    plan = BatchPlan(*random_lengths(2000, 12), tokens_per_batch=512)
+    together = []
+    for epoch in range(3):
+        order, _ = plan.order(epoch)
+        together.append({frozenset(batch.tolist()) for batch in np.split(order, plan.cuts[1:-1])})
+    assert max(len(together[0] & together[1]), len(together[1] & together[2]), len(together[0] & together[2])) <= 1
+
+
+@pytest.mark.parametrize(("multiple_of", "batches"), [(1, 3), (2, 4), (3, 3), (4, 4), (5, 5), (10, 10), (11, 10)])
+def test_the_number_of_batches_is_a_multiple(multiple_of, batches):
+    plan = BatchPlan(np.full(10, 4), np.full(10, 4), tokens_per_batch=16, multiple_of=multiple_of)  # 4, 4 and 2 rows
+    assert len(plan) == batches
+    assert plan.cuts[0] == 0 and plan.cuts[-1] == 10 and np.diff(plan.cuts).min() >= 1
 
 
 @pytest.mark.parametrize(
