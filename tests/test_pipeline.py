@@ -424,6 +424,12 @@ def test_a_missing_tokenizer_is_named():
         TranslationPipeline(marian(), task="translation")
 
 
+def test_a_model_fresh_from_training_does_not_drop_out(tokenizer, expected):
+    model = marian(dropout=0.5).train()
+    pipe = TranslationPipeline(model, tokenizer, task="translation", device="cpu")
+    assert texts(pipe(SENTENCES, **SHORT)) == expected
+
+
 def test_marians_own_tokenizer(tmp_path):
     spm = pytest.importorskip("sentencepiece", reason="Marian's tokenizer is made of two sentencepiece models")
     from transformers import MarianTokenizer

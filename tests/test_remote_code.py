@@ -9,9 +9,22 @@ import fresh
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, pipeline
+from transformers import (
+    AutoTokenizer,
+    BartConfig,
+    BartForConditionalGeneration,
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    pipeline,
+)
 
-from hf_attention import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, VanillaTransformerModel
+from hf_attention import (
+    TranslationPipeline,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerModel,
+)
 from hf_attention.model import configuration_vanilla_transformer, pipeline_translation
 from hf_attention.tokenization import train_tokenizer
 
@@ -122,12 +135,19 @@ def test_a_pipeline_saves_a_folder_like_any_other(tmp_path, trained, expected):
     assert pipeline("translation", model=str(tmp_path), device="cpu")(SENTENCES, **OPTIONS) == expected
 
 
+def test_the_pipeline_loads_in_the_precision_asked_for(trained):
+    pipe = pipeline("translation", model=str(trained), device="cpu", dtype="bfloat16")
+    assert pipe.model.dtype == torch.bfloat16
+    assert len(pipe(SENTENCES, **OPTIONS)) == len(SENTENCES)
+
+
 def test_an_adapter_is_saved_alone(tmp_path, tokenizer):
     peft = pytest.importorskip("peft", reason="LoRA is peft's")
     model = peft.get_peft_model(build(tokenizer), peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=["q_proj"]))
     model.save_pretrained(tmp_path)
     assert {"adapter_config.json", "adapter_model.safetensors"} <= set(os.listdir(tmp_path))
     assert not list(tmp_path.glob("*.py"))
+    assert len(pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")(SENTENCES, **OPTIONS)) == 3
 
 
 @pytest.mark.parametrize("lost", sorted(CODE))
@@ -193,6 +213,7 @@ def translate(name, model):
 
 translate("folder", folder)
 translate("checkpoint-1", os.path.join(folder, "checkpoint-1"))
+translate("stock", sys.argv[4])
 os.chdir(folder)
 translate("dot", ".")
 for auto in (AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer):
@@ -223,8 +244,22 @@ result["remote"] = [name for name in sys.modules if name.startswith("transformer
 
 
 @pytest.fixture(scope="module")
-def stranger(trained, tmp_path_factory):
-    arguments = (trained, json.dumps(SENTENCES), json.dumps(OPTIONS))
+def stock(tmp_path_factory, tokenizer) -> TranslationPipeline:
+    """The pipeline with a stock model, saved: `pipe.name_or_path` says where."""
+    torch.manual_seed(0)
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    size = {"d_model": 8, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "init_std": 1.0, "forced_eos_token_id": None}
+    model = BartForConditionalGeneration(BartConfig(vocab_size=len(tokenizer), **ids, **layers, **size))
+    pipe = pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")
+    pipe.name_or_path = str(tmp_path_factory.mktemp("stock"))
+    pipe.save_pretrained(pipe.name_or_path)
+    return pipe
+
+
+@pytest.fixture(scope="module")
+def stranger(trained, stock, tmp_path_factory):
+    arguments = (trained, json.dumps(SENTENCES), json.dumps(OPTIONS), stock.name_or_path)
     return fresh.result(fresh.WITHOUT_PACKAGE + STRANGER, tmp_path_factory.mktemp("stranger"), *arguments)
 
 
@@ -253,6 +288,11 @@ def test_report_3_the_auto_classes_load_the_shipped_code(stranger):
 def test_what_a_stranger_saves_carries_the_code_on(stranger, expected):
     assert set(stranger["again"]) >= CODE
     assert stranger["translations"]["again"] == expected
+
+
+def test_a_stock_model_saved_through_the_pipeline_takes_it_along(stranger, stock):
+    assert stranger["translations"]["stock"] == stock(SENTENCES, **OPTIONS)
+    assert stock(SENTENCES, **OPTIONS)[0]["translation_text"]
 
 
 @pytest.mark.parametrize("name", ["AutoConfig", "AutoModelForSeq2SeqLM", "pipeline"])

@@ -68,6 +68,7 @@ class TranslationPipeline(Pipeline):
             )
         if self.tokenizer is None:
             raise ValueError("tokenizer=None: translation wants the tokenizer of its model.")
+        self.model.eval()  # one handed over straight from training still drops out
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
         if isinstance(inputs, Sequence) and not isinstance(inputs, (str, bytes)):
