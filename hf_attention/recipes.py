@@ -8,6 +8,7 @@ a wrong type or an impossible combination is a `ValueError` before anything is r
 import dataclasses
 import difflib
 import enum
+import logging
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -15,10 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from transformers import GenerationConfig, Seq2SeqTrainingArguments
 
 from .model.configuration_vanilla_transformer import OWN_FIELDS, VanillaTransformerConfig
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -27,11 +32,13 @@ class DataArguments:
 
     Args:
         train_files, validation_files, test_files: two aligned text files [source, target], or one file of TSV or JSON
-            lines. Relative to `data_dir`.
+            lines. Relative to `data_dir`. Validation and test may be missing.
         data_dir: folder of those files.
         dataset, dataset_config: instead of files, a name that `datasets` knows, with its splits `train`, `validation`
             and `test`.
-        source_lang, target_lang: ISO codes; the keys of a dataset's `translation` column, and the model card's tags.
+        source_lang, target_lang: language codes, for the model card.
+        source_column, target_column: keys of JSON lines, or of a dataset's `translation`; the language codes if not
+            given.
         tokenizer: folder of a trained tokenizer. Without it, one with `vocab_size` entries is trained on the training
             pairs and kept in the output folder.
         max_tokens: training and validation pairs with a longer side, in tokens, are dropped and counted.
@@ -49,6 +56,8 @@ class DataArguments:
     dataset_config: str | None = None
     source_lang: str = "en"
     target_lang: str = "de"
+    source_column: str | None = None
+    target_column: str | None = None
     tokenizer: str | None = None
     max_tokens: int = 256
     tokens_per_batch: int | None = 25000
@@ -57,13 +66,15 @@ class DataArguments:
 
     def __post_init__(self) -> None:
         if (self.dataset is None) == (self.train_files is None):
-            raise ValueError(
-                "no training pairs, or two sources of them: want either dataset or train_files."
-            )
+            raise ValueError("no training pairs, or two sources of them: want either dataset or train_files.")
         for name in ("max_tokens", "tokens_per_batch"):
             value = getattr(self, name)
             if value is not None and value < 2:  # one word and its end of sentence
                 raise ValueError(f"{name}={value}: want at least 2.")
+        for split in ("train", "validation", "test"):
+            names = getattr(self, f"{split}_files")
+            if names is not None and (len(names) not in (1, 2) or not all(isinstance(name, str) for name in names)):
+                raise ValueError(f"{split}_files={names}: want [source, target], or one TSV or JSON-lines file.")
 
     def files(self, split: str) -> list[Path] | None:
         """The paths of `train`, `validation` or `test`, or None where the recipe has none."""
@@ -111,7 +122,8 @@ def build_recipe(given: Mapping[str, Any]) -> Recipe:
         if key in OWN_FIELDS:
             model[key] = value  # the config checks its own
         elif key in training_fields:
-            training[key] = fit(key, value, training_types[key])
+            if value is not None:  # null: the library's default, or for learning_rate the paper's
+                training[key] = fit(key, value, training_types[key])
         elif key in data_types:
             data[key] = fit(key, value, data_types[key])
         elif key in generation_names:
@@ -186,6 +198,12 @@ def _training_arguments(
     warmup_steps = given.get("warmup_steps", 0)
     if given.get("learning_rate") is None and warmup_steps >= 1:
         given["learning_rate"] = peak_learning_rate(config.d_model, warmup_steps)
+    elif given.get("learning_rate") is None:
+        raise ValueError(
+            f"warmup_steps={warmup_steps}: post-norm does not train without warm-up; want steps (§5.3: 4000)."
+        )
+    elif warmup_steps == 0:
+        logger.warning("warmup_steps=0: post-norm rarely trains without warm-up (§5.3: 4000 steps).")
     if data.get("tokens_per_batch", DataArguments.tokens_per_batch) is not None:
         if given.get("per_device_train_batch_size", 1) != 1:
             raise ValueError(
@@ -193,7 +211,9 @@ def _training_arguments(
                 "each other: a token batch is one item of the loader. For batches of sentences: tokens_per_batch=null."
             )
         given["per_device_train_batch_size"] = 1
+        given.setdefault("train_sampling_strategy", "sequential")  # token batches shuffle themselves
     given.setdefault("remove_unused_columns", False)  # there are none, and a batch of token batches has no columns
+    given.setdefault("dataloader_pin_memory", torch.cuda.is_available())  # without a GPU it only warns
     return Seq2SeqTrainingArguments(**given)
 
 

@@ -1,0 +1,153 @@
+"""A training run from its recipe: its folder, its data and tokenizer, its Trainer, and what it leaves behind."""
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import yaml
+from datasets import Dataset
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Seq2SeqTrainer
+from transformers.trainer_utils import get_last_checkpoint
+
+from .corpus import load_pairs
+from .data import BatchCollator, TokenBatches, encode_pairs
+from .metrics import compute_metrics
+from .model import VanillaTransformerForConditionalGeneration
+from .recipes import DataArguments, Recipe
+from .tokenization import check_vocabulary, train_tokenizer
+
+
+logger = logging.getLogger(__name__)
+
+TOKENIZER_FOLDER = "tokenizer"
+
+
+def open_run(recipe: Recipe, resume: bool) -> str | None:
+    """Makes the run's folder and writes the recipe into it. Returns the checkpoint to go on from, if `resume`.
+
+    Raises:
+        ValueError: the folder holds a run and `resume` is False, or there is nothing to resume, or it can't be made.
+    """
+    folder = Path(recipe.training.output_dir)
+    last = get_last_checkpoint(folder) if folder.is_dir() else None
+    if resume and last is None:
+        raise ValueError(f"output_dir={str(folder)!r} holds no checkpoint to resume from.")
+    if not resume and (last is not None or (folder / "config.json").exists()):
+        raise ValueError(
+            f"output_dir={str(folder)!r} holds a run already: --resume goes on with it, another output_dir= starts anew."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_beside(folder / "recipe.yaml", yaml.safe_dump(recipe.given, sort_keys=False, allow_unicode=True))
+    except OSError as error:
+        raise ValueError(f"output_dir={str(folder)!r}: {error.strerror}.") from error
+    return last
+
+
+def load_split(data: DataArguments, split: str) -> Dataset | None:
+    """The pairs of `train`, `validation` or `test`, columns "source" and "target"; None where the recipe has none."""
+    source, target = data.source_column or data.source_lang, data.target_column or data.target_lang
+    if data.dataset is not None:
+        return load_pairs(data.dataset, source=source, target=target, config=data.dataset_config, split=split)
+    files = data.files(split)
+    if files is None:
+        return None
+    return load_pairs(*files) if len(files) == 2 else load_pairs(files[0], source=source, target=target)
+
+
+def load_tokenizer(recipe: Recipe, train: Dataset) -> PreTrainedTokenizerBase:
+    """The recipe's tokenizer, or the one that the run keeps in its folder, trained on `train` the first time.
+
+    The config's `vocab_size` becomes that of a tokenizer trained here: a small corpus may have fewer pieces to give.
+    """
+    given = recipe.data.tokenizer
+    folder = Path(given) if given is not None else Path(recipe.training.output_dir, TOKENIZER_FOLDER)
+    if given is not None and not folder.is_dir():
+        raise ValueError(f"tokenizer={given!r} is no folder: want one that training/build_tokenizer.py has written.")
+    if not folder.is_dir():
+        logger.info("Training a tokenizer with vocab_size=%d on %d pairs", recipe.config.vocab_size, len(train))
+        tokenizer = train_tokenizer(_texts(train), recipe.config.vocab_size)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
+            tokenizer.save_pretrained(Path(beside, TOKENIZER_FOLDER))
+            os.replace(Path(beside, TOKENIZER_FOLDER), folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if given is None:
+        recipe.config.vocab_size = len(tokenizer)
+    check_vocabulary(tokenizer, recipe.config)
+    return tokenizer
+
+
+def _texts(pairs: Dataset) -> Iterator[str]:
+    for batch in pairs.iter(batch_size=1000):
+        yield from chain(batch["source"], batch["target"])
+
+
+def build_trainer(recipe: Recipe) -> tuple[Seq2SeqTrainer, Dataset | None]:
+    """Everything the recipe names, put together into the stock Trainer; and the encoded test set, or None."""
+    data, training = recipe.data, recipe.training
+    with training.main_process_first(desc="data"):  # the others find its work in the cache
+        pairs = {split: load_split(data, split) for split in ("train", "validation", "test")}
+        tokenizer = load_tokenizer(recipe, pairs["train"])
+        encoded = {
+            split: encode_pairs(part, tokenizer, data.max_tokens, drop=split == "train")
+            for split, part in pairs.items()
+            if part is not None
+        }
+    train = encoded["train"]
+    if data.tokens_per_batch is not None:
+        updates_share = training.world_size * training.gradient_accumulation_steps
+        train = TokenBatches(train, data.tokens_per_batch, training.seed, multiple_of=updates_share)
+    model = VanillaTransformerForConditionalGeneration(recipe.config)
+    model.generation_config = training.generation_config = recipe.generation
+    metrics = compute_metrics(tokenizer, data.bleu_tokenize, data.bleu_lowercase)
+    trainer = Seq2SeqTrainer(
+        model=model,
+        args=training,
+        train_dataset=train,
+        eval_dataset=encoded.get("validation"),
+        data_collator=BatchCollator(tokenizer, model=model),
+        processing_class=tokenizer,
+        compute_metrics=metrics if training.predict_with_generate else None,
+        callbacks=[metrics],
+    )
+    return trainer, encoded.get("test")
+
+
+def evaluate_test(trainer: Seq2SeqTrainer, test: Dataset, results: Path) -> dict[str, Any]:
+    """Scores the test set, writes `results` as JSON and returns it: loss, BLEU and its signature."""
+    scores: dict[str, Any] = trainer.evaluate(test, metric_key_prefix="test")
+    scores["signature"] = trainer.compute_metrics.signature if trainer.compute_metrics else None
+    if trainer.is_world_process_zero():
+        write_beside(results, json.dumps(scores, indent=2) + "\n")
+    return scores
+
+
+def or_rescue(trainer: Seq2SeqTrainer, step: Callable[[], Any]) -> Any:
+    """Runs `step`; if writing fails, saves the weights elsewhere before the error goes on: no training is lost.
+
+    Raises:
+        ValueError: `step` failed to write. The message says where the model is now.
+    """
+    try:
+        return step()
+    except (OSError, RuntimeError) as error:  # safetensors and torch.save wrap a full disk in a RuntimeError
+        if trainer.state.global_step == 0:
+            raise
+        folder = tempfile.mkdtemp(prefix="hf_attention-rescued-")
+        trainer.save_model(folder)
+        raise ValueError(
+            f"{error}; the model of step {trainer.state.global_step} is in {folder} instead, and the last checkpoint "
+            f"is {get_last_checkpoint(trainer.args.output_dir)}."
+        ) from error
+
+
+def write_beside(path: Path, text: str) -> None:
+    """Writes beside `path` and renames, so that a reader never sees half a file."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    os.replace(beside, path)
