@@ -182,11 +182,14 @@ def _number(value: Any) -> float | None:
 
 
 def _fit_generation(name: str, value: Any) -> Any:
-    """GenerationConfig declares no types; the few fields that take words are told by their names."""
+    """GenerationConfig declares no types, and says nothing of most values; these names tell enough."""
     takes_words = ("early_stopping", "cache_implementation", "stop_strings")
+    counts = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
     if isinstance(value, str) and name not in takes_words:
         value = fit(name, value, float)
-        return int(value) if value.is_integer() else value
+        value = int(value) if value.is_integer() else value
+    if name in counts and value is not None and (not isinstance(value, int) or value < 1):
+        raise ValueError(f"{name}={value!r}: want a positive integer.")
     return value
 
 
@@ -199,9 +202,7 @@ def _training_arguments(
     if given.get("learning_rate") is None and warmup_steps >= 1:
         given["learning_rate"] = peak_learning_rate(config.d_model, warmup_steps)
     elif given.get("learning_rate") is None:
-        raise ValueError(
-            f"warmup_steps={warmup_steps}: post-norm does not train without warm-up; want steps (§5.3: 4000)."
-        )
+        raise ValueError(f"learning_rate is missing, and §5.3 gives none for warmup_steps={warmup_steps:g}: want one.")
     elif warmup_steps == 0:
         logger.warning("warmup_steps=0: post-norm rarely trains without warm-up (§5.3: 4000 steps).")
     if data.get("tokens_per_batch", DataArguments.tokens_per_batch) is not None:

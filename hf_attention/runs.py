@@ -39,7 +39,7 @@ def open_run(recipe: Recipe, resume: bool) -> str | None:
         raise ValueError(f"output_dir={str(folder)!r} holds no checkpoint to resume from.")
     if not resume and (last is not None or (folder / "config.json").exists()):
         raise ValueError(
-            f"output_dir={str(folder)!r} holds a run already: --resume goes on with it, another output_dir= starts anew."
+            f"output_dir={str(folder)!r} holds a run already: --resume goes on with it, another output_dir= is new."
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)

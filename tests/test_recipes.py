@@ -1,0 +1,129 @@
+"""Recipes: every key is a stock field, a mistake stops before any work, and the paper's numbers come out."""
+
+import pytest
+from conftest import REPOSITORY
+from transformers import GenerationConfig, Seq2SeqTrainingArguments
+
+from hf_attention.model.configuration_vanilla_transformer import OWN_FIELDS
+from hf_attention.recipes import DataArguments, build_recipe, load_recipe, peak_learning_rate
+
+
+CONFIGS = sorted((REPOSITORY / "configs").glob("*.yaml"))
+SMALL = {"output_dir": "out", "train_files": ["a", "b"], "warmup_steps": 4000, "d_model": 64}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_loads(path):
+    recipe = load_recipe(path)
+    assert recipe.training.adam_beta2 == 0.98  # all of them extend base.yaml
+    assert recipe.training.label_smoothing_factor == 0.1
+
+
+def test_base_is_the_papers_recipe():
+    """Sections 5.1 to 5.4 and 6.1."""
+    recipe = load_recipe(REPOSITORY / "configs" / "base.yaml")
+    training = recipe.training
+    assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.98, 1e-9)
+    assert (training.warmup_steps, training.max_steps, training.weight_decay) == (4000, 100_000, 0)
+    assert training.learning_rate == pytest.approx(6.988e-4, rel=1e-3)
+    assert recipe.data.tokens_per_batch * training.gradient_accumulation_steps == 25_000
+    assert (recipe.config.vocab_size, recipe.config.dropout, recipe.generation.num_beams) == (37_000, 0.1, 4)
+
+
+def test_report_41_the_schedule_is_equation_3():
+    """min(step^-0.5, step · warmup^-1.5) / √d_model at steps 1, 4,000 and 16,000, by the stock scheduler."""
+    import torch
+    from transformers import get_scheduler
+
+    optimizer = torch.optim.Adam([torch.zeros(1)], lr=peak_learning_rate(512, 4000))
+    scheduler = get_scheduler("inverse_sqrt", optimizer, num_warmup_steps=4000)
+    rates = [optimizer.defaults["lr"] * scheduler.lr_lambdas[0](step) for step in (1, 4000, 16000)]
+    assert rates == pytest.approx([1.747e-7, 6.988e-4, 3.494e-4], rel=1e-3)
+    assert peak_learning_rate(1024, 4000) == pytest.approx(4.94e-4, rel=1e-3)
+
+
+def test_report_41_no_warmup_is_warned_of(caplog):
+    build_recipe({**SMALL, "warmup_steps": 0, "learning_rate": 1e-3})
+    assert "post-norm" in caplog.text
+    with pytest.raises(ValueError, match="learning_rate is missing"):
+        build_recipe({**SMALL, "warmup_steps": 0})
+
+
+WRONG = {
+    "misspelt": ({"warmup_step": 4000}, "warmup_step=4000.*'warmup_steps'"),
+    "misspelt model field": ({"d_mdoel": 4}, "d_mdoel=4.*'d_model'"),
+    "misspelt generation field": ({"num_beam": 4}, "num_beam=4.*'num_beams'"),
+    "unknown": ({"zzzz": 4}, "zzzz=4 is no field"),
+    "text": ({"learning_rate": "fast"}, "learning_rate='fast': want float"),
+    "fraction": ({"max_steps": 1.5}, "max_steps=1.5: want int"),
+    "truth": ({"logging_steps": True}, "logging_steps=True: want float"),
+    "number for truth": ({"bf16": 1}, "bf16=1: want bool"),
+    "scheduler": ({"lr_scheduler_type": "noam"}, "noam.*inverse_sqrt"),
+    "strategy": ({"eval_strategy": "sometimes"}, "sometimes.*steps"),
+    "beams": ({"num_beams": "four"}, "num_beams='four'"),
+    "no beams": ({"num_beams": 0}, "num_beams"),
+    "heads": ({"num_heads": 7}, "num_heads=7"),
+    "two sources": ({"dataset": "wmt/wmt14"}, "either dataset or train_files"),
+    "three files": ({"train_files": ["a", "b", "c"]}, "train_files=.*want"),
+    "one word": ({"train_files": "a"}, "train_files='a': want list"),
+    "batch": ({"per_device_train_batch_size": 8}, "tokens_per_batch=null"),
+    "budget": ({"tokens_per_batch": 0}, "tokens_per_batch=0: want at least 2"),
+    "budget as text": ({"tokens_per_batch": "many"}, "tokens_per_batch='many'"),
+    "no folder": ({"output_dir": None}, "output_dir is missing"),
+}
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG.values(), ids=WRONG)
+def test_mistakes_name_the_key_and_what_is_wanted(given, message):
+    with pytest.raises(ValueError, match=message):
+        build_recipe({**SMALL, **given})
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_numbers_that_yaml_reads_as_text(tmp_path):
+    """YAML 1.1: 5e-4 has no dot, so it is a string."""
+    path = write(tmp_path / "a.yaml", "output_dir: out\ntrain_files: [a, b]\nlearning_rate: 5e-4\nmax_steps: 1e3\n")
+    recipe = load_recipe(path, ["warmup_steps=10", "adam_epsilon=1e-9"])
+    assert (recipe.training.learning_rate, recipe.training.max_steps) == (5e-4, 1000)
+    assert recipe.training.adam_epsilon == 1e-9
+
+
+def test_a_recipe_states_its_difference_and_overrides_win(tmp_path):
+    write(tmp_path / "a.yaml", "output_dir: out\ntrain_files: [x, y]\nwarmup_steps: 10\nd_model: 64\nnum_layers: 3\n")
+    path = write(tmp_path / "b.yaml", "extends: a.yaml\nd_model: 32\n")
+    recipe = load_recipe(path, ["num_layers=1", "dropout = 0.3"])
+    assert (recipe.config.d_model, recipe.config.num_layers, recipe.config.dropout) == (32, 1, 0.3)
+    assert recipe.training.learning_rate == pytest.approx(320**-0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a\n- b\n", "field: value"),
+        ("d_model: [1\n", "not YAML"),
+        ("extends: nowhere.yaml\n", "nowhere.yaml: No such file"),
+        ("extends: a.yaml\n", "extends itself"),
+        ("", "no training pairs|output_dir is missing"),
+    ],
+)
+def test_unreadable_files(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        load_recipe(write(tmp_path / "a.yaml", text))
+    with pytest.raises(ValueError, match="field=value"):
+        load_recipe(write(tmp_path / "a.yaml", ""), ["d_model"])
+
+
+def test_the_three_stock_schemas_do_not_overlap_ours():
+    """A key must mean one thing. use_cache and the ids are the model's; the generation config gets the model's ids."""
+    training = set(Seq2SeqTrainingArguments.__dataclass_fields__)
+    generation = set(GenerationConfig().to_dict())
+    data = set(DataArguments.__dataclass_fields__)
+    assert not data & (training | generation | set(OWN_FIELDS))
+    shared = {"use_cache", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
+    assert set(OWN_FIELDS) & generation == shared
+    assert training & (generation | set(OWN_FIELDS)) == {"use_cache"}
+    assert build_recipe({**SMALL, "bos_token_id": 5, "decoder_start_token_id": 5}).generation.bos_token_id == 5
