@@ -239,6 +239,7 @@ def options_seen(monkeypatch):
         return torch.zeros(len(input_ids), 1, dtype=torch.long)
 
     monkeypatch.setattr(MarianMTModel, "generate", generate)
+    monkeypatch.setattr(T5ForConditionalGeneration, "generate", generate)
     return seen
 
 
@@ -255,11 +256,14 @@ def test_no_default_runs_past_the_position_table(tokenizer, options_seen):
 def test_the_models_own_settings_stand(tokenizer, options_seen):
     model = marian()
     model.generation_config.update(max_length=9, num_beams=2)
-    pipe = TranslationPipeline(model, tokenizer, task="translation", device="cpu")
-    pipe("a dog")
-    pipe("a dog", generation_config=GenerationConfig(max_new_tokens=3))
+    TranslationPipeline(model, tokenizer, task="translation", device="cpu")("a dog")
     assert not {"num_beams", "max_length", "max_new_tokens"} & set(options_seen[0])
-    assert set(options_seen[1]) == {"generation_config"}
+
+
+def test_a_whole_generation_config_stands_alone(t5, tokenizer, options_seen):
+    whole = GenerationConfig(do_sample=True)
+    TranslationPipeline(t5, tokenizer, task="translation_en_to_de", device="cpu")("a dog", generation_config=whole)
+    assert options_seen == [{"generation_config": whole}]
 
 
 def test_defaults_really_run_to_the_end_of_the_table(tokenizer):
@@ -325,6 +329,19 @@ def test_t5_reads_prefix_and_options_from_its_config(t5, tokenizer):
     assert plain("translate English to German: a dog runs", **options) == [{"translation_text": right}]
     greedy = direct(t5, tokenizer, "translate English to German: a dog runs", num_beams=1, max_new_tokens=3)
     assert named("a dog runs", num_beams=1, max_new_tokens=3, early_stopping=False) == [{"translation_text": greedy}]
+
+
+def test_the_callers_options_go_over_those_of_the_task(t5, tokenizer, options_seen):
+    pipe = TranslationPipeline(t5, tokenizer, task="translation_en_to_de", device="cpu")
+    pipe("a dog", num_beams=1, max_new_tokens=3)  # and no max_length beside it: `generate()` would warn
+    pipe("a dog", max_length=4)
+    chosen = [
+        {name: seen.get(name) for name in ("num_beams", "max_length", "max_new_tokens")} for seen in options_seen
+    ]
+    assert chosen == [
+        {"num_beams": 1, "max_length": None, "max_new_tokens": 3},
+        {"num_beams": 2, "max_length": 4, "max_new_tokens": None},
+    ]
 
 
 def test_using_the_pipeline_leaves_the_config_alone(t5, tokenizer):
