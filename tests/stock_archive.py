@@ -1,15 +1,15 @@
 """Transformers' own test mixins, taken from the source archive of the installed version.
 
-The wheel carries no tests; the source archive on the package registry carries the files at the top of `tests/`, but not
-the folders below. `stock_module` unpacks those files into a cache outside the repository and imports them as a
-private package, so that nothing shadows a `tests` package. What they import and the archive lacks is made here: two
-empty sub-mixins (generation, export), the config fields one mixin sets, and the few functions that start the processes
-of a distributed test on the CPU.
+The wheel carries no tests; the source archive on the package registry carries the files at the top of `tests/`, not
+the folders below. `stock_module` unpacks those files into a cache outside the repository and imports them as a private
+package, so that nothing shadows a `tests` package. What they import and the archive lacks is made here: two empty
+sub-mixins (generation, export), the config fields one mixin sets, and the few functions that start the processes of a
+distributed test on the CPU.
 """
 
 import importlib
 import json
-import multiprocessing
+import multiprocessing.connection
 import os
 import pickle
 import re
@@ -33,6 +33,7 @@ import transformers
 
 PACKAGE = "stock_transformers_tests"
 COMMON_CONFIG_FIELDS = {"return_dict": False, "output_hidden_states": True, "dtype": "float16", "architectures": ["A"]}
+RANK_TIMEOUT = 180  # seconds
 NO_NETWORK = re.compile(r"NewConnectionError|NameResolutionError|ConnectTimeoutError")
 
 
@@ -151,14 +152,18 @@ def start_rank_processes(function: Callable, args: tuple, nprocs: int) -> None:
     for process in processes:
         process.start()
     try:
-        for process in processes:
-            process.join(timeout=120)
+        while running := [process.sentinel for process in processes if process.is_alive()]:
+            if not multiprocessing.connection.wait(running, timeout=RANK_TIMEOUT):
+                raise AssertionError(f"no rank has ended for {RANK_TIMEOUT} s")
+            if any(process.exitcode for process in processes):  # the others would wait for it in vain
+                break
         codes = [process.exitcode for process in processes]
         if any(codes):
-            raise AssertionError(f"exit codes of the ranks: {codes}; their tracebacks are on standard error")
+            raise AssertionError(f"exit codes of the ranks: {codes}; the tracebacks are on standard error")
     finally:
         for process in processes:
             process.kill()
+            process.join()
 
 
 def _rank(rank: int, call: bytes) -> None:

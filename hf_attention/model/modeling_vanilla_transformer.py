@@ -7,7 +7,7 @@ by the library for the attention implementation in use; as a boolean, True means
 
 import copy
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -23,7 +23,7 @@ from transformers.modeling_outputs import (
     Seq2SeqModelOutput,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
-from transformers.utils import can_return_tuple
+from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import is_flash_attention_requested, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
@@ -319,7 +319,7 @@ class VanillaTransformerEncoder(Stack):
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """`input_ids` or `inputs_embeds` [B, S(, D)], `attention_mask` [B, S] with 1 for tokens and 0 for padding."""
         config = self.config_for_call(kwargs)
@@ -334,7 +334,7 @@ class VanillaTransformerDecoder(Stack):
     """§3.1: N decoder layers over the shifted target and the encoder's output, which it calls memory."""
 
     _can_record_outputs = {
-        "hidden_states": DecoderLayer,
+        "hidden_states": OutputRecorder(DecoderLayer, num_hidden_layers_key="num_decoder_layers"),
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="cross_attn"),
     }
@@ -354,7 +354,7 @@ class VanillaTransformerDecoder(Stack):
         cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """`input_ids` or `inputs_embeds` [B, T(, D)] and `encoder_hidden_states` [B, S, D], each with its padding
         mask.
@@ -418,7 +418,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """Source ids [B, S] (or embeddings, or finished `encoder_outputs`) and decoder ids [B, T] (or embeddings).
 
@@ -492,7 +492,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """As `VanillaTransformerModel`, then logits [B, T, vocab_size].
 
