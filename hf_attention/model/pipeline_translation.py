@@ -91,20 +91,13 @@ class TranslationPipeline(Pipeline):
         clean_up_tokenization_spaces: bool | None = None,
         **generate_options: Any,
     ) -> tuple[dict, dict, dict]:
-        languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
-        preprocess = {**languages, "truncation": truncation}
-        postprocess = {
-            "return_tensors": return_tensors,
-            "return_text": return_text,
-            "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
-        }
-        # The base class lays a call's options over the constructor's: name only what this caller named.
-        given = [
-            {name: value for name, value in stage.items() if value is not None}
-            for stage in (preprocess, languages, postprocess)
-        ]
-        given[1].update(generate_options)
-        return tuple(given)
+        languages = _given(src_lang=src_lang, tgt_lang=tgt_lang)
+        decoding = {"clean_up_tokenization_spaces": clean_up_tokenization_spaces}
+        return (
+            languages | _given(truncation=truncation),
+            languages | generate_options,
+            _given(return_tensors=return_tensors, return_text=return_text, **decoding),
+        )
 
     def preprocess(
         self, text: Any, src_lang: str | None = None, tgt_lang: str | None = None, truncation: Any = False
@@ -114,11 +107,9 @@ class TranslationPipeline(Pipeline):
             raise ValueError(f"Cannot translate {text!r} of type {type(text).__name__}: want a string.")
         src_lang, tgt_lang = self._languages(src_lang, tgt_lang)
         blank = not text.strip()
-        prefix = (
-            self._task_params(src_lang, tgt_lang).get("prefix") or getattr(self.model.config, "prefix", None) or ""
-        )
+        prefix = self._task_params(src_lang, tgt_lang).get("prefix") or getattr(self.model.config, "prefix", None)
         # A blank is encoded as a real word is, so that it can sit in a batch; `_forward` leaves it out.
-        encoded = self._encode("a" if blank else prefix + text, src_lang, tgt_lang, truncation)
+        encoded = self._encode("a" if blank else (prefix or "") + text, src_lang, tgt_lang, truncation)
         if not blank:
             self._check_length(text, encoded["input_ids"].shape[1])
         features = {name: encoded[name] for name in ("input_ids", "attention_mask")}
@@ -261,6 +252,11 @@ class TranslationPipeline(Pipeline):
             return ids
         content = (ids != pad).nonzero()
         return ids[: int(content[-1]) + 1 if len(content) else 0]
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    # The base class lays a call's options over the constructor's, so only what was named may be there.
+    return {name: value for name, value in options.items() if value is not None}
 
 
 __all__ = ["TranslationPipeline"]
