@@ -67,7 +67,10 @@ class Bleu(evaluate.Metric):
         if tokenize not in sacrebleu.BLEU.TOKENIZERS:
             raise ValueError(f"tokenize is {tokenize!r}, wanted one of {', '.join(sacrebleu.BLEU.TOKENIZERS)}")
         force = tokenize == "none"  # whoever says that the text is tokenised needs no warning that it looks so
-        bleu = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=force)
+        try:
+            bleu = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=force)
+        except (RuntimeError, ImportError, OSError) as error:  # some tokenisers want a library or a download
+            raise ValueError(f"tokenize is {tokenize!r}, which needs more than is here: {error}") from error
         result = bleu.corpus_score(predictions, streams(references))
         fields = ("score", "counts", "totals", "precisions", "bp", "sys_len", "ref_len")
         return {field: getattr(result, field) for field in fields} | {"signature": str(bleu.get_signature())}

@@ -1,21 +1,34 @@
 """BLEU through `evaluate`, with nothing fetched; and the `compute_metrics` of a stock `Seq2SeqTrainer`."""
 
+import importlib
 import logging
+import sys
 from pathlib import Path
+from types import ModuleType
 
-import evaluate
 import numpy as np
 import sacrebleu
 import torch.distributed as dist
 from transformers import EvalPrediction, PreTrainedTokenizerBase, TrainerCallback
 
 
+def _evaluate() -> ModuleType:
+    """The installed library, also for a script beside an evaluate.py of its own, as those of `training/` are."""
+    path = sys.path[:]
+    sys.path[:] = [folder for folder in path if not Path(folder, "evaluate.py").is_file()]
+    try:
+        return importlib.import_module("evaluate")
+    finally:
+        sys.path[:] = path
+
+
+evaluate = _evaluate()
 logger = logging.getLogger(__name__)
 
 IGNORED = -100  # what the collator pads labels with, and the Trainer predictions
 
 
-def load_bleu(path: str | Path | None = None) -> evaluate.EvaluationModule:
+def load_bleu(path: str | Path | None = None) -> "evaluate.EvaluationModule":
     """An `evaluate` metric from a file on disk, by default the package's own `bleu.py`.
 
     `evaluate.load("bleu")` would ask the Hub for code. This asks nobody, and keeps its rows in memory, where no other

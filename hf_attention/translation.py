@@ -74,6 +74,7 @@ class Translator:
         translations = [""] * len(lines)
         longest_first = sorted(range(len(lines)), key=lambda number: -lengths[number])
         for batch in self._batches([number for number in longest_first if lines[number].strip()], lengths):
+            self.pipeline.call_count = 0  # or it takes batches for single sentences, and warns of slow use
             results = self.pipeline([lines[number] for number in batch], batch_size=len(batch))
             for number, result in zip(batch, results, strict=True):
                 translations[number] = LINE_BREAKS.sub(" ", result["translation_text"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import build_model
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 from stock import byte_tokenizer, run_script, save_stock, tiny_marian
@@ -130,6 +131,20 @@ def test_sharded_and_whole_folders_mix(tmp_path):
     for name, weight in one.items():
         assert torch.equal(weight, other[name])
         torch.testing.assert_close(weight, (sources[0][name] + sources[1][name]) / 2)
+
+
+def test_our_model_stays_tied_in_three_places_and_keeps_its_code(tmp_path):
+    models = [build_model(seed=seed) for seed in range(3)]
+    folders = [tmp_path / str(number) for number in range(3)]
+    for model, folder in zip(models, folders, strict=True):
+        model.save_pretrained(folder)
+    output = average_checkpoints(folders, tmp_path / "average")
+    assert files(output) == files(folders[-1]) and any(name.endswith(".py") for name in files(output))
+    average = AutoModelForSeq2SeqLM.from_pretrained(output)
+    tied = (average.lm_head, average.get_encoder().embed_tokens, average.get_decoder().embed_tokens)
+    assert len({module.weight.data_ptr() for module in tied}) == 1
+    expected = sum(model.lm_head.weight for model in models) / 3
+    torch.testing.assert_close(average.lm_head.weight, expected)
 
 
 # refused

@@ -1,12 +1,13 @@
 """training/evaluate.py: what it prints is what sacrebleu's command prints for the translations it keeps."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from stock import run_script, tiny_marian
+from stock import REPOSITORY, run_script, tiny_marian
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -84,6 +85,14 @@ def test_prints_what_sacrebleu_prints(folder, files, hypotheses, capsys, referen
         assert 0 < metric["score"] < 100
         assert line.split()[1] == f"{metric['score']:.2f}" and line.split()[-1] == metric["signature"]
     assert f"({theirs[0]['verbose_score'].split()[0]}, brevity penalty " in bleu
+
+
+def test_the_script_does_not_hide_the_library_of_its_name(files):
+    """Python puts a script's folder before all others, so there `import evaluate` would find the script."""
+    command = [sys.executable, REPOSITORY / "training/evaluate.py", "--model", "none", "--source", files["source"]]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    result = subprocess.run([*command, "--reference", files["short"]], env=environment, capture_output=True, text=True)
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1) and "wanted as many" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ import math
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -157,6 +159,12 @@ def test_unknown_tokeniser_is_refused(bleu):
         bleu.compute(predictions=["a"], references=["a"], tokenize="13b")
 
 
+@pytest.mark.skipif(find_spec("MeCab") is not None, reason="needs MeCab not to be installed")
+def test_a_tokeniser_without_its_library_is_refused(bleu):
+    with pytest.raises(ValueError, match="tokenize is 'ja-mecab', which needs more than is here"):
+        bleu.compute(predictions=["a"], references=["a"], tokenize="ja-mecab")
+
+
 def test_a_metric_that_is_not_on_disk_is_refused():
     with pytest.raises(ValueError, match="path is 'bleu'"):
         load_bleu("bleu")
@@ -289,10 +297,24 @@ def test_reports_36_and_49_stock_trainer(tmp_path, processes):
     assert seen["gen_len"] == sum(map(len, sources)) / 5
 
 
-def test_report_49_forgetting_the_callback_is_an_error(tmp_path):
-    """Without it the Trainer's three repeated rows would count twice, and nobody would be told."""
-    script = COPYING_TRAINER.replace(", callbacks=[measure]", "")
-    assert script != COPYING_TRAINER
-    result = run_copying_trainer(tmp_path, script, processes=2)
-    assert result.returncode != 0
-    assert "ValueError: several processes: pass the same object as compute_metrics and in callbacks" in result.stderr
+@pytest.mark.parametrize(
+    ("sentences", "message"),
+    [
+        (None, "several processes: pass the same object as compute_metrics and in callbacks"),
+        (3, "8 translations of 3 items, wanted one sentence in each item"),  # whole batches as items
+        (9, "8 translations of 9 items"),
+    ],
+)
+def test_report_49_surplus_rows_are_never_scored_in_silence(monkeypatch, sentences, message):
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    tokenizer = byte_tokenizer()
+    measure = compute_metrics(tokenizer)
+    if sentences is not None:
+        loader = SimpleNamespace(dataset=range(sentences))
+        measure.on_prediction_step(
+            SimpleNamespace(world_size=2, eval_batch_size=2), None, None, eval_dataloader=loader
+        )
+    rows = padded(tokenizer, ["a"] * 8, 4, -100)
+    with pytest.raises(ValueError, match=message):
+        measure((rows, rows))
