@@ -79,7 +79,8 @@ class Checkpoint:
         sharded = (folder / INDEX).exists()
         if not sharded and not (folder / WEIGHTS).exists():
             raise ValueError(f"{folder}: no weights, wanted {WEIGHTS} or {INDEX}")
-        self.handles, self.files = {}, {}
+        self.handles: dict[str, safe_open] = {}
+        self.files: dict[str, str] = {}
         for file in sorted(set(read_json(folder / INDEX)["weight_map"].values())) if sharded else [WEIGHTS]:
             try:
                 self.handles[file] = safe_open(folder / file, "pt")

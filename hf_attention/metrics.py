@@ -5,11 +5,16 @@ import logging
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sacrebleu
 import torch.distributed as dist
 from transformers import EvalPrediction, PreTrainedTokenizerBase, TrainerCallback
+
+
+if TYPE_CHECKING:
+    from evaluate import EvaluationModule
 
 
 def _evaluate() -> ModuleType:
@@ -28,7 +33,7 @@ logger = logging.getLogger(__name__)
 IGNORED = -100  # what the collator pads labels with, and the Trainer predictions
 
 
-def load_bleu(path: str | Path | None = None) -> "evaluate.EvaluationModule":
+def load_bleu(path: str | Path | None = None) -> "EvaluationModule":
     """An `evaluate` metric from a file on disk, by default the package's own `bleu.py`.
 
     `evaluate.load("bleu")` would ask the Hub for code. This asks nobody, and keeps its rows in memory, where no other
@@ -83,11 +88,12 @@ class TranslationMetrics(TrainerCallback):
         if result["signature"] != self.signature:
             self.signature = result["signature"]
             logger.info("BLEU signature: %s", self.signature)
-        lengths = [np.isin(row, self.tokenizer.all_special_ids, invert=True).sum() for row in predictions]
+        special = set(self.tokenizer.all_special_ids)
+        lengths = [sum(token not in special for token in row) for row in predictions]
         return {"bleu": result["score"], "gen_len": float(np.mean(lengths))}
 
-    def _rows(self, name: str, ids: np.ndarray | tuple) -> list[np.ndarray]:
-        """Token ids, one array per sentence, without the padding that is not in any vocabulary."""
+    def _rows(self, name: str, ids: np.ndarray | tuple) -> list[list[int]]:
+        """Token ids, one list per sentence, without the padding that is not in any vocabulary."""
         ids = ids[0] if isinstance(ids, tuple) else ids  # (tokens, further outputs of the model)
         array = np.asarray(ids)
         if array.ndim != 2 or not np.issubdtype(array.dtype, np.integer):
@@ -95,7 +101,7 @@ class TranslationMetrics(TrainerCallback):
                 f"{name} is {'None' if ids is None else f'{array.dtype} {list(array.shape)}'}, wanted token ids"
                 " [sentences, length]: evaluate with predict_with_generate=True, on a set that has labels"
             )
-        return [row[row != IGNORED] for row in self._without_surplus(array)]
+        return [row[row != IGNORED].tolist() for row in self._without_surplus(array)]
 
     def _without_surplus(self, ids: np.ndarray) -> np.ndarray:
         if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
@@ -109,7 +115,7 @@ class TranslationMetrics(TrainerCallback):
             )
         return ids[: self.sentences]
 
-    def _text(self, rows: list[np.ndarray]) -> list[str]:
+    def _text(self, rows: list[list[int]]) -> list[str]:
         return self.tokenizer.batch_decode(rows, skip_special_tokens=True)
 
 

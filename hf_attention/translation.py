@@ -50,7 +50,7 @@ class Translator:
         if returned != 1:
             raise ValueError(f"num_return_sequences is {returned!r}, wanted 1: a line has one translation")
         self.pipeline = TranslationPipeline(model=model, tokenizer=tokenizer, truncation=True, **options)
-        self.batch_tokens = batch_tokens
+        self.tokenizer, self.batch_tokens = tokenizer, batch_tokens
         table = self.pipeline._position_limit() or max_source_tokens
         self.limit = min(max_source_tokens, tokenizer.model_max_length, table)
         tokenizer.model_max_length = self.limit  # where the pipeline cuts
@@ -63,7 +63,7 @@ class Translator:
             first += len(window)
 
     def _window(self, lines: list[str], first: int) -> list[str]:
-        lengths = [len(ids) for ids in self.pipeline.tokenizer(lines, verbose=False)["input_ids"]]
+        lengths = [len(ids) for ids in self.tokenizer(lines, verbose=False)["input_ids"]]
         cut = [number for number, length in enumerate(lengths) if length > self.limit]
         if cut:
             logger.warning(
@@ -73,7 +73,8 @@ class Translator:
         lengths = [min(length, self.limit) for length in lengths]
         translations = [""] * len(lines)
         longest_first = sorted(range(len(lines)), key=lambda number: -lengths[number])
-        for batch in self._batches([number for number in longest_first if lines[number].strip()], lengths):
+        wordy = [number for number in longest_first if lines[number].strip() and lengths[number]]
+        for batch in self._batches(wordy, lengths):
             self.pipeline.call_count = 0  # or it takes batches for single sentences, and warns of slow use
             results = self.pipeline([lines[number] for number in batch], batch_size=len(batch))
             for number, result in zip(batch, results, strict=True):
@@ -174,7 +175,7 @@ def translator_from(arguments: argparse.Namespace) -> Translator:
     )
 
 
-def _loaded(folder: str, what: str, auto_class: type, **options: Any) -> Any:
+def _loaded(folder: str, what: str, auto_class: Any, **options: Any) -> Any:
     try:
         return auto_class.from_pretrained(folder, **options)
     except Exception as error:  # of many kinds, from as many libraries, and all about this folder

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import build_model
 from stock import REPOSITORY, byte_tokenizer, run_script, save_stock, tiny_marian
+from tokenizers.normalizers import Replace
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from hf_attention import translation
@@ -84,6 +85,17 @@ def test_report_55_blank_lines_give_blank_lines(folder, monkeypatch):
     monkeypatch.setattr(translator.pipeline.model, "generate", None)  # not even called
     assert list(translator(["", "  ", "\t", "\u2028"])) == ["", "", "", ""]
     assert list(translator([])) == []
+
+
+def test_a_line_of_no_tokens_is_a_blank_one(folder, tmp_path):
+    """As where a tokenizer drops what it doesn't know, and adds no end of sentence."""
+    shutil.copytree(folder, tmp_path / "no_end")
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = None
+    tokenizer.backend_tokenizer.normalizer = Replace("\u200b", "")
+    tokenizer.save_pretrained(tmp_path / "no_end")
+    translated = list(load_translator(str(tmp_path / "no_end"), ["num_beams=1"])(["a", "\u200b", "a"]))
+    assert translated[1] == "" and translated[0] == translated[2] != ""
 
 
 def test_order_is_kept_across_windows(folder, monkeypatch):
