@@ -281,9 +281,11 @@ class Stack(VanillaTransformerPreTrainedModel):
         embeddings = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         length = embeddings.shape[1]
         limit = self.config.max_position_embeddings
-        if self.config.position_encoding == "learned" and isinstance(start, int) and start + length > limit:
+        # A static cache counts in a tensor, which a compiled call can't look into.
+        known = isinstance(start, int) or not torch.compiler.is_compiling()
+        if self.config.position_encoding == "learned" and known and start + length > limit:
             raise ValueError(
-                f"{start + length} positions, but max_position_embeddings={limit}: want at most {limit} tokens "
+                f"{int(start) + length} positions, but max_position_embeddings={limit}: want at most {limit} tokens "
                 "(truncation=True in the tokenizer or pipeline), or a model with sinusoidal positions."
             )
         encoding = self.embed_positions(torch.arange(length, device=embeddings.device) + start)
