@@ -213,12 +213,18 @@ def _training_arguments(
             )
         given["per_device_train_batch_size"] = 1
         given.setdefault("train_sampling_strategy", "sequential")  # token batches shuffle themselves
-    given.setdefault("remove_unused_columns", False)  # there are none, and a batch of token batches has no columns
-    given.setdefault("dataloader_pin_memory", torch.cuda.is_available())  # without a GPU it only warns
-    return Seq2SeqTrainingArguments(**given)
+    defaults = {
+        "remove_unused_columns": False,  # a batch of token batches has no columns
+        "use_cpu": not torch.cuda.is_available() and not torch.backends.mps.is_available(),  # several processes ask
+        "dataloader_pin_memory": torch.cuda.is_available(),  # without a GPU it only warns
+        "ddp_find_unused_parameters": False,  # there are none, and looking for them costs a pass over the graph
+    }
+    return Seq2SeqTrainingArguments(**{**defaults, **given})
 
 
 def _generation_config(given: dict[str, Any], config: VanillaTransformerConfig) -> GenerationConfig:
+    if given.get("num_beams", 1) == 1:  # greedy; a base recipe's beam options would make the config invalid
+        given = {name: value for name, value in given.items() if name not in ("length_penalty", "early_stopping")}
     ids = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
     generation = GenerationConfig(**given, **{name: getattr(config, name) for name in ids})
     generation.validate(strict=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 from datasets import Dataset
+from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Seq2SeqTrainer
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -19,6 +20,7 @@ from .data import BatchCollator, TokenBatches, encode_pairs
 from .metrics import compute_metrics
 from .model import VanillaTransformerForConditionalGeneration
 from .recipes import DataArguments, Recipe
+from .sharing import prepare_sharing
 from .tokenization import check_vocabulary, train_tokenizer
 
 
@@ -35,9 +37,11 @@ def open_run(recipe: Recipe, resume: bool) -> str | None:
     """
     folder = Path(recipe.training.output_dir)
     last = get_last_checkpoint(folder) if folder.is_dir() else None
+    if recipe.training.process_index > 0:  # the first process has looked, and made it
+        return last if resume else None
     if resume and last is None:
         raise ValueError(f"output_dir={str(folder)!r} holds no checkpoint to resume from.")
-    if not resume and (last is not None or (folder / "config.json").exists()):
+    if not resume and (last is not None or (folder / "model.safetensors").is_file()):
         raise ValueError(
             f"output_dir={str(folder)!r} holds a run already: --resume goes on with it, another output_dir= is new."
         )
@@ -87,17 +91,21 @@ def _texts(pairs: Dataset) -> Iterator[str]:
         yield from chain(batch["source"], batch["target"])
 
 
-def build_trainer(recipe: Recipe) -> tuple[Seq2SeqTrainer, Dataset | None]:
-    """Everything the recipe names, put together into the stock Trainer; and the encoded test set, or None."""
-    data, training = recipe.data, recipe.training
-    with training.main_process_first(desc="data"):  # the others find its work in the cache
-        pairs = {split: load_split(data, split) for split in ("train", "validation", "test")}
+def load_data(recipe: Recipe) -> tuple[PreTrainedTokenizerBase, dict[str, Dataset]]:
+    """The tokenizer, and the encoded splits that the recipe names; the first process works, the others read on."""
+    with recipe.training.main_process_first(desc="data"):
+        pairs = {split: load_split(recipe.data, split) for split in ("train", "validation", "test")}
         tokenizer = load_tokenizer(recipe, pairs["train"])
-        encoded = {
-            split: encode_pairs(part, tokenizer, data.max_tokens, drop=split == "train")
+        return tokenizer, {
+            split: encode_pairs(part, tokenizer, recipe.data.max_tokens, drop=split == "train")
             for split, part in pairs.items()
             if part is not None
         }
+
+
+def build_trainer(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, encoded: dict[str, Dataset]) -> Seq2SeqTrainer:
+    """Everything the recipe names, put together into the stock Trainer."""
+    data, training = recipe.data, recipe.training
     train = encoded["train"]
     if data.tokens_per_batch is not None:
         updates_share = training.world_size * training.gradient_accumulation_steps
@@ -105,7 +113,7 @@ def build_trainer(recipe: Recipe) -> tuple[Seq2SeqTrainer, Dataset | None]:
     model = VanillaTransformerForConditionalGeneration(recipe.config)
     model.generation_config = training.generation_config = recipe.generation
     metrics = compute_metrics(tokenizer, data.bleu_tokenize, data.bleu_lowercase)
-    trainer = Seq2SeqTrainer(
+    return Seq2SeqTrainer(
         model=model,
         args=training,
         train_dataset=train,
@@ -115,16 +123,33 @@ def build_trainer(recipe: Recipe) -> tuple[Seq2SeqTrainer, Dataset | None]:
         compute_metrics=metrics if training.predict_with_generate else None,
         callbacks=[metrics],
     )
-    return trainer, encoded.get("test")
 
 
-def evaluate_test(trainer: Seq2SeqTrainer, test: Dataset, results: Path) -> dict[str, Any]:
-    """Scores the test set, writes `results` as JSON and returns it: loss, BLEU and its signature."""
+def evaluate_test(trainer: Seq2SeqTrainer, test: Dataset) -> dict[str, Any]:
+    """Scores the test set, writes `results.json` and returns its content: loss, BLEU and its signature."""
     scores: dict[str, Any] = trainer.evaluate(test, metric_key_prefix="test")
     scores["signature"] = trainer.compute_metrics.signature if trainer.compute_metrics else None
     if trainer.is_world_process_zero():
-        write_beside(results, json.dumps(scores, indent=2) + "\n")
+        write_beside(Path(trainer.args.output_dir, "results.json"), json.dumps(scores, indent=2) + "\n")
     return scores
+
+
+def write_card(trainer: Seq2SeqTrainer, recipe: Recipe, encoded: dict[str, Dataset], scores: dict[str, Any]) -> None:
+    """The model card, for now and for every push: data, recipe, and BLEU with its signature once there is one."""
+    data = recipe.data
+    source = data.dataset or ", ".join(data.train_files or ())
+    bleu = {"test": scores["test_bleu"]} if "test_bleu" in scores else {}
+    prepare_sharing(
+        trainer,
+        title=Path(recipe.training.output_dir).resolve().name,
+        languages=[data.source_lang, data.target_lang],
+        data=f"{source}: {len(encoded['train'])} sentence pairs for training. Vocabulary: "
+        f"{trainer.model.config.vocab_size} pieces, shared.",
+        recipe=recipe.given,
+        results=bleu,
+        signature=scores.get("signature"),
+        dataset_ids=[data.dataset] if data.dataset else [],
+    )
 
 
 def or_rescue(trainer: Seq2SeqTrainer, step: Callable[[], Any]) -> Any:
@@ -135,7 +160,7 @@ def or_rescue(trainer: Seq2SeqTrainer, step: Callable[[], Any]) -> Any:
     """
     try:
         return step()
-    except (OSError, RuntimeError) as error:  # safetensors and torch.save wrap a full disk in a RuntimeError
+    except (OSError, RuntimeError, SafetensorError) as error:  # torch.save wraps a full disk in a RuntimeError
         if trainer.state.global_step == 0:
             raise
         folder = tempfile.mkdtemp(prefix="hf_attention-rescued-")

@@ -3,18 +3,17 @@
 python training/train.py configs/tiny.yaml
 python training/train.py configs/multi30k_tiny.yaml data_dir=../multi30k max_steps=2000
 python training/train.py configs/multi30k_tiny.yaml --resume
-accelerate launch --cpu --num_processes 2 training/train.py configs/tiny.yaml tokens_per_batch=1024
+accelerate launch --multi_gpu --num_processes 2 training/train.py configs/tiny.yaml  # two CPU processes as well
 """
 
 import argparse
 import logging
-from pathlib import Path
 
 from transformers import set_seed
 
 from hf_attention.cli import run
 from hf_attention.recipes import load_recipe
-from hf_attention.runs import build_trainer, evaluate_test, open_run, or_rescue
+from hf_attention.runs import build_trainer, evaluate_test, load_data, open_run, or_rescue, write_card
 
 
 def main() -> None:
@@ -28,20 +27,23 @@ def main() -> None:
     main_process = recipe.training.process_index == 0
     logging.basicConfig(level=logging.INFO if main_process else logging.ERROR, format="%(message)s")
     with recipe.training.main_process_first(desc="folder"):
-        checkpoint = open_run(recipe, arguments.resume or not main_process)
+        checkpoint = open_run(recipe, arguments.resume)
     set_seed(recipe.training.seed)
-    trainer, test = build_trainer(recipe)
+    tokenizer, encoded = load_data(recipe)
+    trainer = build_trainer(recipe, tokenizer, encoded)
+    write_card(trainer, recipe, encoded, scores={})
     or_rescue(trainer, lambda: trainer.train(resume_from_checkpoint=checkpoint))
-
-    folder = Path(recipe.training.output_dir)
     or_rescue(trainer, trainer.save_model)  # before anything else can fail
-    if test is not None:
-        scores = evaluate_test(trainer, test, folder / "results.json")
-        trainer.log_metrics("test", {name: value for name, value in scores.items() if name != "signature"})
+
+    if "test" in encoded:
+        scores = evaluate_test(trainer, encoded["test"])
+        write_card(trainer, recipe, encoded, scores)
         if main_process and "test_bleu" in scores:
             print(f"test BLEU {scores['test_bleu']:.2f} ({scores['signature']})")
     if main_process:
-        print(f"The model is in {folder}")
+        print(f"The model is in {recipe.training.output_dir}")
+    if recipe.training.push_to_hub:
+        trainer.push_to_hub()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,144 @@
+"""Training through the real command: it learns, stops on mistakes, resumes bit for bit, and runs on two processes.
+
+A tiny model of the toy's size on the generated Pig Latin corpus; every run is a process of its own, as a user's is.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import REPOSITORY
+from safetensors.torch import load_file
+
+from hf_attention.toy import write_pig_latin
+
+
+SMALL = {
+    "extends": str(REPOSITORY / "configs" / "tiny.yaml"),
+    "num_layers": 1,
+    "d_model": 32,
+    "d_ff": 64,
+    "num_heads": 2,
+    "vocab_size": 300,
+    "tokens_per_batch": 256,
+    "warmup_steps": 20,
+    "max_steps": 12,
+    "logging_steps": 1,
+    "eval_steps": 6,
+    "save_steps": 6,
+    "num_beams": 1,
+    "max_length": 12,
+    "report_to": "none",
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    write_pig_latin(folder, train=300, validation=7, test=5)
+    return folder
+
+
+def train(tmp_path: Path, corpus: Path, *arguments: str, launcher: tuple[str, ...] = (), **fields):
+    """Runs training/train.py on a recipe of SMALL and `fields`; returns the finished process."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({**SMALL, "data_dir": str(corpus), **fields}))
+    return subprocess.run(
+        [sys.executable, *launcher, str(REPOSITORY / "training" / "train.py"), str(recipe), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HF_HOME": str(tmp_path / "hf")},
+    )
+
+
+def losses(folder: Path, key: str = "loss") -> list[float]:
+    states = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda path: int(path.parent.name[11:]))
+    return [entry[key] for entry in json.loads(states[-1].read_text())["log_history"] if key in entry]
+
+
+def test_a_run_leaves_a_folder_that_loads_anywhere(tmp_path, corpus):
+    done = train(tmp_path, corpus, f"output_dir={tmp_path / 'run'}")
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "run"
+    for folder in (run, run / "checkpoint-12"):
+        names = {path.name for path in folder.iterdir()}
+        assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"} <= names
+        assert {"modeling_vanilla_transformer.py", "pipeline_translation.py"} <= names
+    results = json.loads((run / "results.json").read_text())
+    assert 0 <= results["test_bleu"] <= 100 and "tok:13a" in results["signature"]
+    assert f"test BLEU {results['test_bleu']:.2f}" in done.stdout
+    assert yaml.safe_load((run / "recipe.yaml").read_text())["d_model"] == 32
+    card = (run / "README.md").read_text()
+    assert "pipeline_tag: translation" in card and results["signature"] in card and "warmup_steps: 20" in card
+    again = train(tmp_path, corpus, f"output_dir={run}")
+    assert again.returncode == 1 and "--resume" in again.stderr and again.stderr.count("\n") == 1
+
+
+def test_resume_goes_on_bit_for_bit(tmp_path, corpus):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    options = {"max_steps": 16, "save_steps": 5, "save_total_limit": None, "eval_strategy": "no", "dropout": 0.3}
+    assert train(tmp_path, corpus, f"output_dir={whole}", **options).returncode == 0
+    assert train(tmp_path, corpus, f"output_dir={cut}", **options).returncode == 0
+    for later in ("checkpoint-10", "checkpoint-15", "checkpoint-16"):  # as if killed after step 5
+        for path in (cut / later).iterdir():
+            path.unlink()
+        (cut / later).rmdir()
+    resumed = train(tmp_path, corpus, f"output_dir={cut}", "--resume", **options)
+    assert resumed.returncode == 0, resumed.stderr
+    assert losses(cut) == losses(whole) and len(losses(whole)) == 16
+    ours, theirs = load_file(cut / "model.safetensors"), load_file(whole / "model.safetensors")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_two_processes_train_as_one_with_the_same_batches(tmp_path, corpus):
+    """Report 49 too: evaluation rows of different output length, 7 on two processes, neither hang nor change BLEU."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    options = {"dropout": 0.0, "save_steps": 12}
+    alone = train(tmp_path, corpus, f"output_dir={one}", "gradient_accumulation_steps=2", **options)
+    launcher = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0")
+    both = train(tmp_path, corpus, f"output_dir={two}", launcher=launcher, **options)
+    assert alone.returncode == both.returncode == 0, both.stderr
+    assert "unused parameters" not in both.stderr
+    assert losses(two) == pytest.approx(losses(one), abs=1e-5) and len(losses(one)) == 12
+    assert losses(two, "eval_bleu") == pytest.approx(losses(one, "eval_bleu"), abs=1e-9)
+    results = [json.loads((folder / "results.json").read_text())["test_bleu"] for folder in (one, two)]
+    assert results[0] == pytest.approx(results[1], abs=1e-9)
+
+
+MISTAKES = {
+    "two kinds of batches": (["per_device_train_batch_size=2"], "tokens_per_batch=null"),
+    "misspelt key": (["warmup_step=3"], "warmup_step"),
+    "misspelt model field": (["d_mdoel=3"], "d_mdoel"),
+    "no such file": (["train_files=[nowhere.en, train.pig]"], "nowhere.en"),
+    "files of different length": (["train_files=[train.en, val.pig]"], "300 lines"),
+    "no such tokenizer": (["tokenizer=nowhere"], "nowhere"),
+    "nothing to resume": (["--resume"], "no checkpoint"),
+    "folder is a file": (["output_dir=recipe.yaml"], "recipe.yaml"),
+    "pair longer than a batch": (["tokens_per_batch=4"], "tokens_per_batch"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_1(tmp_path, corpus, arguments, words):
+    done = train(tmp_path, corpus, "output_dir=run", *arguments)
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: ") and words in last and "Traceback" not in done.stderr
+
+
+def test_a_finished_training_survives_a_save_that_fails(tmp_path, corpus):
+    """A folder stands where the last save wants to write its weights."""
+    run = tmp_path / "run"
+    (run / "model.safetensors").mkdir(parents=True)
+    done = train(tmp_path, corpus, f"output_dir={run}", eval_strategy="no")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    rescued = Path(next(word for word in last.split() if "rescued" in word).strip("',;."))
+    saved = load_file(run / "checkpoint-12" / "model.safetensors")
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in load_file(rescued / "model.safetensors").items())
