@@ -150,6 +150,20 @@ def test_report_18_learned_positions_end_with_a_clear_error(cache):
         model.generate(torch.tensor([[3, 4, END]]), min_new_tokens=10, max_new_tokens=10, **settings)
 
 
+@pytest.mark.parametrize("fits", [0.5, 0.8])
+def test_a_device_map_may_leave_layers_on_disk(reverser, fits, tmp_path):
+    reverser.save_pretrained(tmp_path)
+    memory = {"cpu": int(fits * reverser.get_memory_footprint())}
+    spread = type(reverser).from_pretrained(
+        tmp_path, device_map="auto", max_memory=memory, offload_folder=tmp_path / "offload"
+    )
+    assert set(spread.hf_device_map.values()) == {"cpu", "disk"}
+    settings = {"num_beams": 2, "do_sample": False, "max_new_tokens": 10}
+    assert (
+        spread.generate(**padded(ROWS), **settings).tolist() == reverser.generate(**padded(ROWS), **settings).tolist()
+    )
+
+
 def test_the_generation_config_saved_with_a_model_knows_its_ids(reverser, tmp_path):
     reverser.save_pretrained(tmp_path)
     saved = GenerationConfig.from_pretrained(tmp_path)
