@@ -158,6 +158,8 @@ def fit(name: str, value: Any, hint: Any) -> Any:
         ValueError: it doesn't fit. The message names field, value and what is wanted.
     """
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    if value is False and str in options and bool not in options:
+        value = "no"  # YAML reads `eval_strategy: no` as false
     for option in options:
         kind = typing.get_origin(option) or option
         if kind is typing.Literal and value in typing.get_args(option):

@@ -87,7 +87,8 @@ def write(path, text):
 def test_numbers_that_yaml_reads_as_text(tmp_path):
     """YAML 1.1: 5e-4 has no dot, so it is a string."""
     path = write(tmp_path / "a.yaml", "output_dir: out\ntrain_files: [a, b]\nlearning_rate: 5e-4\nmax_steps: 1e3\n")
-    recipe = load_recipe(path, ["warmup_steps=10", "adam_epsilon=1e-9"])
+    recipe = load_recipe(path, ["warmup_steps=10", "adam_epsilon=1e-9", "save_strategy=no"])
+    assert recipe.training.save_strategy == "no"
     assert (recipe.training.learning_rate, recipe.training.max_steps) == (5e-4, 1000)
     assert recipe.training.adam_epsilon == 1e-9
 
