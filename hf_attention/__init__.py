@@ -20,6 +20,7 @@ from .version import __version__
 
 _LAZY = {
     "BatchCollator": "data",
+    "LabelSmoothedCrossEntropy": "loss",
     "TokenBatches": "data",
     "average_checkpoints": "checkpoints",
     "check_vocabulary": "tokenization",

@@ -1,8 +1,10 @@
 """A training run from its recipe: its folder, its data and tokenizer, its Trainer, and what it leaves behind."""
 
+import ctypes
 import json
 import logging
 import os
+import platform
 import tempfile
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -17,6 +19,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from .corpus import load_pairs
 from .data import BatchCollator, TokenBatches, encode_pairs
+from .loss import LabelSmoothedCrossEntropy
 from .metrics import compute_metrics
 from .model import VanillaTransformerForConditionalGeneration
 from .recipes import DataArguments, Recipe
@@ -120,6 +123,7 @@ def build_trainer(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, encoded: d
         eval_dataset=encoded.get("validation"),
         data_collator=BatchCollator(tokenizer, model=model),
         processing_class=tokenizer,
+        compute_loss_func=LabelSmoothedCrossEntropy(training.label_smoothing_factor),
         compute_metrics=metrics if training.predict_with_generate else None,
         callbacks=[metrics],
     )
@@ -169,6 +173,15 @@ def or_rescue(trainer: Seq2SeqTrainer, step: Callable[[], Any]) -> Any:
             f"{error}; the model of step {trainer.state.global_step} is in {folder} instead, and the last checkpoint "
             f"is {get_last_checkpoint(trainer.args.output_dir)}."
         ) from error
+
+
+def keep_freed_memory() -> None:
+    """Tells glibc to keep freed memory for the next step; a large part of a step on a CPU is page faults otherwise."""
+    mmap_max, trim_threshold, top_pad = -4, -1, -2  # malloc.h
+    if platform.libc_ver()[0] == "glibc":
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, value in ((mmap_max, 0), (trim_threshold, 2**31 - 1), (top_pad, 2**26)):
+            mallopt(parameter, value)
 
 
 def write_beside(path: Path, text: str) -> None:

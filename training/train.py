@@ -13,7 +13,15 @@ from transformers import set_seed
 
 from hf_attention.cli import run
 from hf_attention.recipes import load_recipe
-from hf_attention.runs import build_trainer, evaluate_test, load_data, open_run, or_rescue, write_card
+from hf_attention.runs import (
+    build_trainer,
+    evaluate_test,
+    keep_freed_memory,
+    load_data,
+    open_run,
+    or_rescue,
+    write_card,
+)
 
 
 def main() -> None:
@@ -29,6 +37,7 @@ def main() -> None:
     with recipe.training.main_process_first(desc="folder"):
         checkpoint = open_run(recipe, arguments.resume)
     set_seed(recipe.training.seed)
+    keep_freed_memory()
     tokenizer, encoded = load_data(recipe)
     trainer = build_trainer(recipe, tokenizer, encoded)
     write_card(trainer, recipe, encoded, scores={})
