@@ -99,13 +99,21 @@ def load_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     Raises:
         ValueError: a file that can't be read, a key that is no field, a value that doesn't fit. It names them.
     """
-    given = _read(Path(path))
+    return build_recipe(_read(Path(path)) | parse_overrides(overrides))
+
+
+def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
+    """`["num_beams=4", "length_penalty=0.6"]` as {"num_beams": 4, "length_penalty": 0.6}; values are YAML."""
+    given = {}
     for override in overrides:
         key, equals, text = override.partition("=")
-        if not equals:
+        if not equals or not key.strip():
             raise ValueError(f"{override!r}: want field=value.")
-        given[key.strip()] = _parse(text, override)
-    return build_recipe(given)
+        try:
+            given[key.strip()] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(f"{override!r}: the value is not YAML.") from error
+    return given
 
 
 def build_recipe(given: Mapping[str, Any]) -> Recipe:
@@ -127,7 +135,7 @@ def build_recipe(given: Mapping[str, Any]) -> Recipe:
         elif key in data_types:
             data[key] = fit(key, value, data_types[key])
         elif key in generation_names:
-            generation[key] = _fit_generation(key, value)
+            generation[key] = fit_generation(key, value)
         else:
             known = [*OWN_FIELDS, *training_fields, *data_types, *generation_names, "extends"]
             similar = difflib.get_close_matches(key, known, n=1)
@@ -176,15 +184,17 @@ def fit(name: str, value: Any, hint: Any) -> Any:
     raise ValueError(f"{name}={value!r}: want {wanted.replace('NoneType', 'null')}.")
 
 
-def _number(value: Any) -> float | None:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None
+def fit_generation(name: str, value: Any) -> Any:
+    """`value` for a field of GenerationConfig, which declares no types and says nothing of most values.
 
-
-def _fit_generation(name: str, value: Any) -> Any:
-    """GenerationConfig declares no types, and says nothing of most values; these names tell enough."""
+    Raises:
+        ValueError: it is no field, or the value doesn't fit.
+    """
+    fields = GenerationConfig().to_dict()
+    if name not in fields:
+        similar = difflib.get_close_matches(name, fields, n=1)
+        hint = f": did you mean {similar[0]!r}?" if similar else "."
+        raise ValueError(f"{name}={value!r} is no field of GenerationConfig{hint}")
     takes_words = ("early_stopping", "cache_implementation", "stop_strings")
     counts = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
     if isinstance(value, str) and name not in takes_words:
@@ -193,6 +203,13 @@ def _fit_generation(name: str, value: Any) -> Any:
     if name in counts and value is not None and (not isinstance(value, int) or value < 1):
         raise ValueError(f"{name}={value!r}: want a positive integer.")
     return value
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _training_arguments(
@@ -250,10 +267,3 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if parent is None:
         return given
     return {**_read(path.parent / str(parent), (*seen, path.resolve())), **given}
-
-
-def _parse(text: str, override: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{override!r}: the value is not YAML.") from error

@@ -7,17 +7,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
-    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
 from hf_attention.model import TranslationPipeline
+from hf_attention.recipes import fit_generation, parse_overrides
 
 
 logger = logging.getLogger(__name__)
@@ -97,7 +96,7 @@ def load_translator(folder: str, overrides: Iterable[str] = (), **arguments: Any
         ValueError: no model there, none that translates, one whose files are damaged or do not belong together, no
             tokenizer, a field that GenerationConfig has not, or values with which not even one word gets translated.
     """
-    options = generation_options(overrides)
+    options = {name: fit_generation(name, value) for name, value in parse_overrides(overrides).items()}
     config = _loaded(folder, "model", AutoConfig)
     if not config.is_encoder_decoder:
         raise ValueError(f"{folder}: a {config.model_type} model is no encoder-decoder, and does not translate")
@@ -118,20 +117,6 @@ def load_translator(folder: str, overrides: Iterable[str] = (), **arguments: Any
         given = " and ".join([f"{name}={value}" for name, value in arguments.items()] + [*overrides])
         raise ValueError(f"{folder} translates nothing with {given or 'its own options'}: {error}") from error
     return translator
-
-
-def generation_options(overrides: Iterable[str]) -> dict[str, Any]:
-    """`["num_beams=4", "length_penalty=0.6"]` as {"num_beams": 4, "length_penalty": 0.6}."""
-    fields, options = GenerationConfig().to_dict(), {}
-    for override in overrides:
-        field, equals, value = override.partition("=")
-        if not equals or field not in fields or field.startswith("_"):
-            raise ValueError(f"{override!r}, wanted field=value with a field of GenerationConfig, such as num_beams=4")
-        try:
-            options[field] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ValueError(f"{override!r}: {value!r} is no value: {error}") from error
-    return options
 
 
 def windows(lines: Iterable[str]) -> Iterator[list[str]]:

@@ -265,17 +265,18 @@ def test_a_folder_that_does_not_translate_is_one_line(folder, tmp_path, capsys, 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("num_beam=4", "'num_beam=4', wanted field=value"),
-        ("num_beams", "'num_beams', wanted field=value"),
-        ("num_beams=x", "translates nothing with num_beams=x"),
+        ("num_beam=4", "num_beam=4 is no field of GenerationConfig: did you mean 'num_beams'"),
+        ("num_beams", "'num_beams': want field=value"),
+        ("num_beams=x", "num_beams='x': want float"),
+        ("top_k=-1 do_sample=true", "translates nothing with"),
         ("max_new_tokens=0", "max_new_tokens"),
         ("num_return_sequences=2", "num_return_sequences"),
-        ("num_beams=[", "is no value"),
+        ("num_beams=[", "not YAML"),
     ],
 )
 def test_generation_options_that_make_no_sense(folder, override, message):
     with pytest.raises(ValueError, match=message):
-        load_translator(str(folder), [override])
+        load_translator(str(folder), override.split())
 
 
 @pytest.mark.parametrize("name", ["batch_tokens", "max_source_tokens"])

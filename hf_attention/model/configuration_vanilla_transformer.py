@@ -122,10 +122,13 @@ class VanillaTransformerConfig(PreTrainedConfig):
         self._refuse_unknown_names(kwargs)
         self.check()
         if self.pad_token_id == self.eos_token_id:
-            raise ValueError(
+            message = (
                 f"pad_token_id={self.pad_token_id} is also eos_token_id: want two ids, or the end of a sentence would "
                 "count as padding and decoding would never learn to stop."
             )
+            if self.transformers_version is None:
+                raise ValueError(message)
+            logger.warning(message)  # a saved model is not lost for it
         if self.num_decoder_layers is None:
             self.num_decoder_layers = self.num_layers
         self.d_k = self.d_k or self.d_model // self.num_heads
@@ -174,7 +177,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def check(self) -> None:
         """Raises the `ValueError` of the class docstring for values that changed after construction.
 
-        One id for padding and end is refused in construction only: a model that is not trained again runs with it.
+        One id for padding and end is refused where a config is made, not where one is changed or loaded: a model that
+        is not trained again runs with it.
         """
         optional = ("num_decoder_layers", "d_k", "d_v")
         for name in ("vocab_size", "num_layers", "d_model", "d_ff", "num_heads", "max_position_embeddings", *optional):

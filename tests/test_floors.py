@@ -1,0 +1,83 @@
+"""The house: imports point down, what travels in a checkpoint imports nothing that stays at home."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+
+PACKAGE = REPOSITORY / "hf_attention"
+FLOORS = [  # each may import from the floors above it in this list, and its neighbours
+    {"version", "text_files", "cli"},
+    {"model.configuration_vanilla_transformer", "model.pipeline_translation"},
+    {"model.modeling_vanilla_transformer"},
+    {"model"},
+    {"bleu", "loss", "tokenization", "corpus", "toy"},
+    {"data", "metrics", "checkpoints", "recipes", "sharing"},
+    {"translation", "runs"},
+]
+TRAVELS = ("configuration_vanilla_transformer", "modeling_vanilla_transformer", "pipeline_translation")
+# The copier reads these two as text and takes both files along; Python never runs them.
+READ_ONLY = {"modeling_vanilla_transformer", "pipeline_translation"}
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in PACKAGE.rglob("*.py")}
+
+
+def imports_of(name: str) -> set[tuple[str, int]]:
+    """(module, level) of every import statement, wherever it stands; `from . import x` counts as x."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {(alias.name, 0) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {(node.module, node.level)} if node.module else {(alias.name, node.level) for alias in node.names}
+    return found
+
+
+def ours(name: str) -> set[str]:
+    """Modules of this package that `name` imports, by their names inside it."""
+    package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
+    inside = set()
+    for module, level in imports_of(name):
+        if level:
+            inside.add(f"{package}.{module}".lstrip("."))
+        elif module.partition(".")[0] == "hf_attention":
+            inside.add(module.partition(".")[2])
+    return inside
+
+
+def test_every_module_has_a_floor():
+    assert set().union(*FLOORS) | {""} == set(MODULES)
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_imports_point_down(name):
+    below: set[str] = set()
+    for floor in FLOORS:
+        below |= floor
+        if name in floor:
+            break
+    read_only = {f"model.{module}" for module in READ_ONLY} if name == f"model.{TRAVELS[0]}" else set()
+    assert ours(name) <= below | read_only
+
+
+@pytest.mark.parametrize("name", TRAVELS)
+def test_what_travels_needs_only_torch_transformers_and_its_siblings(name):
+    for module, level in imports_of(f"model.{name}"):
+        top = module.partition(".")[0]
+        if level:
+            assert level == 1 and module in TRAVELS
+        else:
+            assert top in {"torch", "transformers"} or top in sys.stdlib_module_names
+
+
+def test_nothing_imports_the_scripts():
+    assert not [name for name in MODULES if any(module.startswith("training") for module, _ in imports_of(name))]
