@@ -1,9 +1,14 @@
-"""Two generated tasks that a tiny model learns in minutes: English to Pig Latin, and copying."""
+"""Two generated tasks that a tiny model learns in minutes: English to Pig Latin, and copying.
 
+python -m hf_attention.toy runs/pig_latin  # writes train.en, train.pig, val.en, ...
+"""
+
+import argparse
 import random
 import re
 from pathlib import Path
 
+from .cli import run
 from .text_files import write_lines
 
 
@@ -115,3 +120,13 @@ def copy_corpus(size: int, seed: int = 0, vocab_size: int = 11, length: int = 9)
     choose = random.Random(seed)
     rows = [[*choose.choices(range(3, vocab_size), k=length), 2] for _ in range(size)]
     return [{"input_ids": row, "labels": list(row)} for row in rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Writes the English to Pig Latin corpus.")
+    parser.add_argument("folder", help="where to write train.en, train.pig and so on")
+    write_pig_latin(parser.parse_args().folder)
+
+
+if __name__ == "__main__":
+    run(main)
