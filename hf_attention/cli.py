@@ -26,8 +26,8 @@ def run(main: Callable[[], object]) -> NoReturn:
         sys.exit(141)
     except KeyboardInterrupt:
         _report("interrupted", 130)
-    except USER_MISTAKES as error:
-        if os.environ.get(DEBUG, "0") not in ("", "0"):
+    except Exception as error:
+        if os.environ.get(DEBUG, "0") not in ("", "0") or not (isinstance(error, USER_MISTAKES) or _is_network(error)):
             raise
         _report(f"error: {one_line(error)}", 1)
     sys.exit(0)
@@ -44,6 +44,11 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _is_network(error: BaseException) -> bool:
+    """Whether the Hub could not be reached: its client's HTTP library has errors of its own, under changing names."""
+    return any(kind.__module__.partition(".")[0].startswith("httpx") for kind in type(error).__mro__)
 
 
 def _report(line: str, code: int) -> NoReturn:

@@ -106,7 +106,7 @@ POSITION_1 = [0.84147, 0.54030, 0.09983, 0.99500, 0.01000, 0.99995, 0.00100, 1.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_report_15_sinusoids_are_interleaved_exact_and_not_in_the_checkpoint(toy, tmp_path, dtype):
+def test_reports_15_and_20_sinusoids_are_interleaved_exact_and_not_in_the_checkpoint(toy, tmp_path, dtype):
     toy.save_pretrained(tmp_path)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=dtype)
     assert not [name for name in loaded.state_dict() if "positions" in name]

@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from conftest import REPOSITORY
+from hub_server import Hub
 from safetensors.torch import load_file
 
 from hf_attention.toy import write_pig_latin
@@ -44,7 +45,14 @@ def corpus(tmp_path_factory) -> Path:
     return folder
 
 
-def train(tmp_path: Path, corpus: Path, *arguments: str, launcher: tuple[str, ...] = (), **fields):
+def train(
+    tmp_path: Path,
+    corpus: Path,
+    *arguments: str,
+    launcher: tuple[str, ...] = (),
+    environment: dict | None = None,
+    **fields,
+):
     """Runs training/train.py on a recipe of SMALL and `fields`; returns the finished process."""
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump({**SMALL, "data_dir": str(corpus), **fields}))
@@ -53,7 +61,13 @@ def train(tmp_path: Path, corpus: Path, *arguments: str, launcher: tuple[str, ..
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HF_HOME": str(tmp_path / "hf")},
+        env={
+            **os.environ,
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            "HF_HOME": str(tmp_path / "hf"),
+            **(environment or {}),
+        },
     )
 
 
@@ -142,3 +156,32 @@ def test_a_finished_training_survives_a_save_that_fails(tmp_path, corpus):
     rescued = Path(next(word for word in last.split() if "rescued" in word).strip("',;."))
     saved = load_file(run / "checkpoint-12" / "model.safetensors")
     assert all(torch.equal(tensor, saved[name]) for name, tensor in load_file(rescued / "model.safetensors").items())
+
+
+def test_push_to_hub_takes_model_tokenizer_code_and_card(tmp_path, corpus):
+    with Hub() as hub:
+        done = train(
+            tmp_path,
+            corpus,
+            "output_dir=run",
+            "push_to_hub=true",
+            "hub_model_id=tester/pig-latin",
+            environment=hub.environment,
+        )
+        assert done.returncode == 0, done.stderr
+        files = hub.repositories["tester/pig-latin"].files
+    assert {"model.safetensors", "tokenizer.json", "generation_config.json", "pipeline_translation.py"} <= set(files)
+    card = files["README.md"].decode()
+    signature = json.loads((tmp_path / "run" / "results.json").read_text())["signature"]
+    assert signature in card and 'model="tester/pig-latin"' in card and "hf_token" not in card
+    assert files["model.safetensors"] == (tmp_path / "run" / "model.safetensors").read_bytes()
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line_before_the_training(tmp_path, corpus):
+    with Hub() as hub:
+        environment = hub.environment
+    done = train(
+        tmp_path, corpus, "output_dir=run", "push_to_hub=true", "hub_model_id=tester/x", environment=environment
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "onnection refused" in done.stderr.strip().splitlines()[-1]
