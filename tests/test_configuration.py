@@ -28,6 +28,7 @@ WRONG = {  # given, and the words that the message must hold
     "id out of range": ({"vocab_size": 5, "eos_token_id": 5}, ["eos_token_id=5", "vocab_size - 1 = 4"]),
     "no pad": ({"pad_token_id": None}, ["pad_token_id=None"]),
     "pad is eos (report 56)": ({"pad_token_id": 2}, ["pad_token_id=2", "eos_token_id"]),
+    "dtype": ({"dtype": "float23"}, ["dtype='float23'", "bfloat16"]),
     "decoder only": ({"is_encoder_decoder": False}, ["is_encoder_decoder=False"]),
 }
 

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from test_parity import batch
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, set_seed
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_attention import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 
@@ -189,6 +190,29 @@ def test_report_27_attentions_come_back_with_the_same_logits(toy, implementation
         torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
     assert asked.decoder_attentions[0].triu(1).abs().max() == 0  # nobody looks ahead
     assert asked.cross_attentions[0][1, :, :, 2:].abs().max() == 0  # nor at padding
+
+
+def test_flash_attention_is_handed_what_it_needs(toy, monkeypatch):
+    """No kernel runs on a CPU. This one, in its place, is Equation 1 under flash attention's contract: a mask of the
+    keys [B, M], or none, and causality by the module's `is_causal`."""
+
+    def flash(module, query, key, value, attention_mask, scaling=None, dropout=None, **_):
+        assert dropout == 0.0 and (attention_mask is None or attention_mask.shape == (key.shape[0], key.shape[2]))
+        may_look = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool)
+        may_look = may_look.tril() if module.is_causal else may_look
+        if attention_mask is not None:
+            may_look = may_look & attention_mask.bool()[:, None, None, :]
+        scores = (query @ key.transpose(2, 3) * scaling).masked_fill(~may_look, float("-inf"))
+        return (scores.softmax(-1) @ value).transpose(1, 2), None
+
+    expected = toy(**batch()).logits
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "flash_attention_2", flash)
+    toy.config._attn_implementation = "flash_attention_2"
+    torch.testing.assert_close(toy(**batch()).logits, expected, atol=1e-5, rtol=0)
+    assert toy(**batch(), output_attentions=True).cross_attentions[0].shape == (3, 2, 6, 5)
+    toy.config.d_v = 5
+    with pytest.raises(ValueError, match="d_k = d_v, got 4 and 5"):
+        toy(**batch())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import torch
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.utils import logging
 
@@ -188,6 +189,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for name in ("tie_word_embeddings", "use_cache"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ValueError(f"{name}={value!r}: want true or false.")
+        if isinstance(self.dtype, str) and not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+            raise ValueError(f"dtype={self.dtype!r}: want a dtype of torch, such as 'float32' or 'bfloat16'.")
         if self.is_encoder_decoder is not True:
             raise ValueError(f"is_encoder_decoder={self.is_encoder_decoder!r}: this model is an encoder-decoder.")
         if not isinstance(self.dropout, (int, float)) or isinstance(self.dropout, bool) or not 0 <= self.dropout < 1:

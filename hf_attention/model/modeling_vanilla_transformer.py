@@ -297,12 +297,13 @@ class Stack(VanillaTransformerPreTrainedModel):
         Fused kernels never build the attention weights. A call that asks for them runs `eager`, this once, instead of
         returning nothing.
         """
-        name = self.config._attn_implementation
-        fused = name in ("sdpa", "flex_attention") or is_flash_attention_requested(self.config)
-        if not (fused and kwargs.get("output_attentions")):
-            return self.config
-        config = copy.copy(self.config)
-        config._attn_implementation = "eager"
+        config, name = self.config, self.config._attn_implementation
+        flash = is_flash_attention_requested(config)
+        if flash and config.d_k != config.d_v:
+            raise ValueError(f"attn_implementation={name!r} wants d_k = d_v, got {config.d_k} and {config.d_v}.")
+        if (flash or name in ("sdpa", "flex_attention")) and kwargs.get("output_attentions"):
+            config = copy.copy(config)
+            config._attn_implementation = "eager"
         return config
 
 
