@@ -22,6 +22,7 @@ from .data import BatchCollator, TokenBatches, encode_pairs
 from .loss import LabelSmoothedCrossEntropy
 from .metrics import compute_metrics
 from .model import VanillaTransformerForConditionalGeneration
+from .model.configuration_vanilla_transformer import OWN_FIELDS
 from .recipes import DataArguments, Recipe
 from .sharing import prepare_sharing
 from .tokenization import check_vocabulary, train_tokenizer
@@ -29,7 +30,7 @@ from .tokenization import check_vocabulary, train_tokenizer
 
 logger = logging.getLogger(__name__)
 
-TOKENIZER_FOLDER = "tokenizer"
+RECIPE, TOKENIZER_FOLDER = "recipe.yaml", "tokenizer"
 
 
 def open_run(recipe: Recipe, resume: bool) -> str | None:
@@ -48,12 +49,24 @@ def open_run(recipe: Recipe, resume: bool) -> str | None:
         raise ValueError(
             f"output_dir={str(folder)!r} holds a run already: --resume goes on with it, another output_dir= is new."
         )
+    given = {key: value for key, value in recipe.given.items() if not key.endswith("_token")}  # the Hub's are secrets
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_beside(folder / "recipe.yaml", yaml.safe_dump(recipe.given, sort_keys=False, allow_unicode=True))
+        if resume and (folder / RECIPE).exists():
+            _compare(yaml.safe_load((folder / RECIPE).read_text(encoding="utf-8")), given)
+        write_beside(folder / RECIPE, yaml.safe_dump(given, sort_keys=False, allow_unicode=True))
     except OSError as error:
         raise ValueError(f"output_dir={str(folder)!r}: {error.strerror}.") from error
     return last
+
+
+def _compare(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Another model can't go on from these weights; another anything else can, but not as if never stopped."""
+    changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    for key in changed:
+        if key in OWN_FIELDS:
+            raise ValueError(f"{key}={now.get(key)!r}, but the run to resume has {key}={before.get(key)!r}.")
+        logger.warning("Resuming with %s=%r; the run began with %r", key, now.get(key), before.get(key))
 
 
 def load_split(data: DataArguments, split: str) -> Dataset | None:

@@ -103,6 +103,8 @@ def test_resume_goes_on_bit_for_bit(tmp_path, corpus):
         for path in (cut / later).iterdir():
             path.unlink()
         (cut / later).rmdir()
+    other = train(tmp_path, corpus, f"output_dir={cut}", "--resume", "d_model=64", **options)
+    assert other.returncode == 1 and "d_model=64, but the run to resume has d_model=32" in other.stderr
     resumed = train(tmp_path, corpus, f"output_dir={cut}", "--resume", **options)
     assert resumed.returncode == 0, resumed.stderr
     assert losses(cut) == losses(whole) and len(losses(whole)) == 16
