@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("config", help="a YAML recipe, such as configs/tiny.yaml")
     parser.add_argument("overrides", nargs="*", metavar="field=value", help="fields that differ from the recipe")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in output_dir")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
 
     recipe = load_recipe(arguments.config, arguments.overrides)
     main_process = recipe.training.process_index == 0
