@@ -30,17 +30,23 @@ def last_checkpoints(run_folder: str | Path, n: int) -> list[Path]:
         raise ValueError(f"n is {n}, wanted at least 1 checkpoint")
     if not run_folder.is_dir():
         raise ValueError(f"{run_folder}: no such folder, wanted the output_dir of a training run")
+    found = checkpoints_of(run_folder)
+    if len(found) < n:
+        raise ValueError(
+            f"{run_folder} holds {len(found)} checkpoints, wanted the last {n}: train longer, save more often, or keep"
+            " more of them with save_total_limit"
+        )
+    return found[-n:]
+
+
+def checkpoints_of(run_folder: Path) -> list[Path]:
+    """All folders `checkpoint-<step>` in it, by step, oldest first."""
     steps = {
         int(match[1]): folder
         for folder in run_folder.iterdir()
         if (match := re.fullmatch(r"checkpoint-(\d+)", folder.name)) and folder.is_dir()
     }
-    if len(steps) < n:
-        raise ValueError(
-            f"{run_folder} holds {len(steps)} checkpoints, wanted the last {n}: train longer, save more often, or keep"
-            " more of them with save_total_limit"
-        )
-    return [steps[step] for step in sorted(steps)[-n:]]
+    return [steps[step] for step in sorted(steps)]
 
 
 def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Path:

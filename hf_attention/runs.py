@@ -15,8 +15,8 @@ import yaml
 from datasets import Dataset
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Seq2SeqTrainer
-from transformers.trainer_utils import get_last_checkpoint
 
+from .checkpoints import checkpoints_of
 from .corpus import load_pairs
 from .data import BatchCollator, TokenBatches, encode_pairs
 from .loss import LabelSmoothedCrossEntropy
@@ -40,11 +40,11 @@ def open_run(recipe: Recipe, resume: bool) -> str | None:
         ValueError: the folder holds a run and `resume` is False, or there is nothing to resume, or it can't be made.
     """
     folder = Path(recipe.training.output_dir)
-    last = get_last_checkpoint(folder) if folder.is_dir() else None
+    last = last_whole_checkpoint(folder)
     if recipe.training.process_index > 0:  # the first process has looked, and made it
         return last if resume else None
     if resume and last is None:
-        raise ValueError(f"output_dir={str(folder)!r} holds no checkpoint to resume from.")
+        raise ValueError(f"output_dir={str(folder)!r} holds no whole checkpoint to resume from.")
     if not resume and (last is not None or (folder / "model.safetensors").is_file()):
         raise ValueError(
             f"output_dir={str(folder)!r} holds a run already: --resume goes on with it, another output_dir= is new."
@@ -58,6 +58,17 @@ def open_run(recipe: Recipe, resume: bool) -> str | None:
     except OSError as error:
         raise ValueError(f"output_dir={str(folder)!r}: {error.strerror}.") from error
     return last
+
+
+def last_whole_checkpoint(folder: Path) -> str | None:
+    """The newest checkpoint in a run's folder; one that a killed process has left half written is passed over."""
+    for checkpoint in reversed(checkpoints_of(folder) if folder.is_dir() else []):
+        try:
+            json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))  # the Trainer writes it last
+            return str(checkpoint)
+        except (OSError, ValueError):
+            logger.warning("%s is not whole: the run was stopped while writing it", checkpoint)
+    return None
 
 
 def _compare(before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -184,7 +195,7 @@ def or_rescue(trainer: Seq2SeqTrainer, step: Callable[[], Any]) -> Any:
         trainer.save_model(folder)
         raise ValueError(
             f"{error}; the model of step {trainer.state.global_step} is in {folder} instead, and the last checkpoint "
-            f"is {get_last_checkpoint(trainer.args.output_dir)}."
+            f"is {last_whole_checkpoint(Path(trainer.args.output_dir))}."
         ) from error
 
 

@@ -5,6 +5,7 @@ A tiny model of the toy's size on the generated Pig Latin corpus; every run is a
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -99,14 +100,14 @@ def test_resume_goes_on_bit_for_bit(tmp_path, corpus):
     options = {"max_steps": 16, "save_steps": 5, "save_total_limit": None, "eval_strategy": "no", "dropout": 0.3}
     assert train(tmp_path, corpus, f"output_dir={whole}", **options).returncode == 0
     assert train(tmp_path, corpus, f"output_dir={cut}", **options).returncode == 0
-    for later in ("checkpoint-10", "checkpoint-15", "checkpoint-16"):  # as if killed after step 5
-        for path in (cut / later).iterdir():
-            path.unlink()
-        (cut / later).rmdir()
+    for later in ("checkpoint-15", "checkpoint-16"):  # as if killed while writing the checkpoint of step 10
+        shutil.rmtree(cut / later)
+    (cut / "checkpoint-10" / "trainer_state.json").unlink()
     other = train(tmp_path, corpus, f"output_dir={cut}", "--resume", "d_model=64", **options)
     assert other.returncode == 1 and "d_model=64, but the run to resume has d_model=32" in other.stderr
     resumed = train(tmp_path, corpus, f"output_dir={cut}", "--resume", **options)
     assert resumed.returncode == 0, resumed.stderr
+    assert "checkpoint-10 is not whole" in resumed.stderr
     assert losses(cut) == losses(whole) and len(losses(whole)) == 16
     ours, theirs = load_file(cut / "model.safetensors"), load_file(whole / "model.safetensors")
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -134,7 +135,7 @@ MISTAKES = {
     "no such file": (["train_files=[nowhere.en, train.pig]"], "nowhere.en"),
     "files of different length": (["train_files=[train.en, val.pig]"], "300 lines"),
     "no such tokenizer": (["tokenizer=nowhere"], "nowhere"),
-    "nothing to resume": (["--resume"], "no checkpoint"),
+    "nothing to resume": (["--resume"], "no whole checkpoint"),
     "folder is a file": (["output_dir=recipe.yaml"], "recipe.yaml"),
     "pair longer than a batch": (["tokens_per_batch=4"], "tokens_per_batch"),
 }
