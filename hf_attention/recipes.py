@@ -34,8 +34,8 @@ class DataArguments:
         train_files, validation_files, test_files: two aligned text files [source, target], or one file of TSV or JSON
             lines. Relative to `data_dir`. Validation and test may be missing.
         data_dir: folder of those files.
-        dataset, dataset_config: instead of files, a name that `datasets` knows, with its splits `train`, `validation`
-            and `test`.
+        dataset, dataset_config: instead of files, a name that `datasets` knows, or a folder it reads.
+        train_split, validation_split, test_split: the dataset's splits; null where it has none.
         source_lang, target_lang: language codes, for the model card.
         source_column, target_column: keys of JSON lines, or of a dataset's `translation`; the language codes if not
             given.
@@ -54,6 +54,9 @@ class DataArguments:
     data_dir: str = "."
     dataset: str | None = None
     dataset_config: str | None = None
+    train_split: str = "train"
+    validation_split: str | None = "validation"
+    test_split: str | None = "test"
     source_lang: str = "en"
     target_lang: str = "de"
     source_column: str | None = None

@@ -84,7 +84,9 @@ def load_split(data: DataArguments, split: str) -> Dataset | None:
     """The pairs of `train`, `validation` or `test`, columns "source" and "target"; None where the recipe has none."""
     source, target = data.source_column or data.source_lang, data.target_column or data.target_lang
     if data.dataset is not None:
-        return load_pairs(data.dataset, source=source, target=target, config=data.dataset_config, split=split)
+        name = getattr(data, f"{split}_split")
+        options = {"source": source, "target": target, "config": data.dataset_config}
+        return load_pairs(data.dataset, split=name, **options) if name is not None else None
     files = data.files(split)
     if files is None:
         return None

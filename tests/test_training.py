@@ -14,10 +14,11 @@ import pytest
 import torch
 import yaml
 from conftest import REPOSITORY
+from datasets import Dataset, DatasetDict
 from hub_server import Hub
 from safetensors.torch import load_file
 
-from hf_attention.toy import write_pig_latin
+from hf_attention.toy import pig_latin_corpus, write_pig_latin
 
 
 SMALL = {
@@ -126,6 +127,18 @@ def test_two_processes_train_as_one_with_the_same_batches(tmp_path, corpus):
     assert losses(two, "eval_bleu") == pytest.approx(losses(one, "eval_bleu"), abs=1e-9)
     results = [json.loads((folder / "results.json").read_text())["test_bleu"] for folder in (one, two)]
     assert results[0] == pytest.approx(results[1], abs=1e-9)
+
+
+def test_a_dataset_by_name_with_a_translation_column(tmp_path):
+    """As wmt/wmt14 has it, from a folder: one column of {"en": ..., "pig": ...}, and splits that the recipe names."""
+    rows = [{"translation": {"en": english, "pig": latin}} for english, latin in pig_latin_corpus(60)]
+    DatasetDict({"train": Dataset.from_list(rows[:50]), "dev": Dataset.from_list(rows[50:])}).save_to_disk(
+        tmp_path / "data"
+    )
+    fields = {"train_files": None, "validation_files": None, "test_files": None, "dataset": str(tmp_path / "data")}
+    fields |= {"validation_split": None, "test_split": "dev", "eval_strategy": "no", "max_steps": 2}
+    done = train(tmp_path, tmp_path, "output_dir=run", **fields)
+    assert done.returncode == 0 and "test BLEU" in done.stdout, done.stderr
 
 
 MISTAKES = {
