@@ -1,8 +1,9 @@
 """A recipe: one flat YAML file, and `field=value` overrides, become the argument objects of the stock library.
 
 Every key is a field of `VanillaTransformerConfig`, `Seq2SeqTrainingArguments`, `GenerationConfig` or `DataArguments`.
-`extends: base.yaml` starts from another file, so that a recipe states only its difference. A misspelt key, a value of
-a wrong type or an impossible combination is a `ValueError` before anything is read, downloaded or trained.
+`extends: base.yaml` starts from another file, so that a recipe states only its difference, and `rows:` makes a file a
+table of such differences, of which `row=NAME` picks one. A misspelt key, a value of a wrong type or an impossible
+combination is a `ValueError` before anything is read, downloaded or trained.
 """
 
 import dataclasses
@@ -102,7 +103,15 @@ def load_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     Raises:
         ValueError: a file that can't be read, a key that is no field, a value that doesn't fit. It names them.
     """
-    return build_recipe(_read(Path(path)) | parse_overrides(overrides))
+    given, overriding = _read(Path(path)), parse_overrides(overrides)
+    rows, row = given.pop("rows", None), overriding.pop("row", None)
+    if rows is not None:
+        if row not in rows:
+            raise ValueError(f"{path} is a table: want row=... with one of {', '.join(rows)}, got {row!r}.")
+        given |= rows[row] | {"output_dir": f"{given.get('output_dir')}/{row}"}
+    elif row is not None:
+        raise ValueError(f"row={row!r}: {path} has no rows.")
+    return build_recipe(given | overriding)
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:

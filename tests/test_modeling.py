@@ -22,28 +22,6 @@ def empty(**fields) -> VanillaTransformerForConditionalGeneration:
         return VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**fields))
 
 
-def count(**fields) -> float:
-    return empty(**fields).num_parameters() / 1e6
-
-
-# Table 3 of the paper, parameters in millions. The paper's vocabulary is unknown but the same in these rows, so the
-# differences to base are what can be compared. (d_model 256 and 1024 change the embedding too: 37,000 pieces fit.)
-TABLE_3 = {
-    "B d_k 16": ({"d_k": 16}, 58),
-    "B d_k 32": ({"d_k": 32}, 60),
-    "C N 2": ({"num_layers": 2}, 36),
-    "C N 4": ({"num_layers": 4}, 50),
-    "C N 8": ({"num_layers": 8}, 80),
-    "C d_ff 1024": ({"d_ff": 1024}, 53),
-    "C d_ff 4096": ({"d_ff": 4096}, 90),
-}
-
-
-@pytest.mark.parametrize(("fields", "published"), TABLE_3.values(), ids=TABLE_3)
-def test_parameters_differ_from_base_as_in_table_3(fields, published):
-    assert count(**fields) - count() == pytest.approx(published - 65, abs=1)
-
-
 def test_parameters_of_base_by_hand():
     attention = 4 * (512 * 512 + 512)
     feed_forward = 512 * 2048 + 2048 + 2048 * 512 + 512
@@ -51,7 +29,7 @@ def test_parameters_of_base_by_hand():
     encoder_layer = attention + feed_forward + 2 * norm
     decoder_layer = 2 * attention + feed_forward + 3 * norm
     assert empty().num_parameters() == 37000 * 512 + 6 * (encoder_layer + decoder_layer)
-    assert count() == pytest.approx(63.08, abs=0.005)
+    assert empty().num_parameters() == pytest.approx(63.08e6, abs=5e3)
 
 
 def test_report_61_post_norm_5n_norms_and_none_at_the_end():
