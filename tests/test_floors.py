@@ -16,7 +16,7 @@ FLOORS = [  # each may import from the floors above it in this list, and its nei
     {"model"},
     {"bleu", "loss", "tokenization", "corpus", "toy"},
     {"data", "metrics", "checkpoints", "recipes", "sharing"},
-    {"translation", "runs"},
+    {"translation", "runs", "plan"},
 ]
 TRAVELS = ("configuration_vanilla_transformer", "modeling_vanilla_transformer", "pipeline_translation")
 # The copier reads these two as text and takes both files along; Python never runs them.

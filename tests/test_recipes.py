@@ -45,7 +45,7 @@ def test_big_differs_as_the_paper_says():
 
 
 # Table 3: parameters in millions, where it prints them for d_model 512. With 256 and 1024 the embedding's size counts,
-# and the paper's vocabulary is not known: 37,000 pieces give 26.8 and 164.0, the paper prints 28 and 168.
+# and the paper's vocabulary is not known: 37,000 pieces give 26.8 and 163.9, the paper prints 28 and 168.
 TABLE_3 = {
     "B-d_k-16": 58,
     "B-d_k-32": 60,

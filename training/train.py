@@ -12,6 +12,7 @@ import logging
 from transformers import set_seed
 
 from hf_attention.cli import run
+from hf_attention.plan import plan
 from hf_attention.recipes import load_recipe
 from hf_attention.runs import (
     build_trainer,
@@ -29,9 +30,13 @@ def main() -> None:
     parser.add_argument("config", help="a YAML recipe, such as configs/tiny.yaml")
     parser.add_argument("overrides", nargs="*", metavar="field=value", help="fields that differ from the recipe")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in output_dir")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done, read and write nothing")
     arguments = parser.parse_intermixed_args()
 
     recipe = load_recipe(arguments.config, arguments.overrides)
+    if arguments.dry_run:
+        print(plan(recipe))
+        return
     main_process = recipe.training.process_index == 0
     logging.basicConfig(level=logging.INFO if main_process else logging.ERROR, format="%(message)s")
     with recipe.training.main_process_first(desc="folder"):
