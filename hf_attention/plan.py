@@ -17,7 +17,7 @@ def plan(recipe: Recipe) -> str:
         size, unit = training.per_device_train_batch_size, "sentences"
         scored = size * data.max_tokens
     else:
-        size, unit = data.tokens_per_batch, "source and target tokens"
+        size, unit = data.tokens_per_batch, "tokens a side"
         scored = size
     update = f"{size:,} x {devices} devices x {accumulation} accumulated = {size * devices * accumulation:,} {unit}"
     scores = 2 * scored * config.vocab_size * 4  # logits and their gradient, in bytes

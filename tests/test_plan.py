@@ -20,16 +20,16 @@ def test_the_schedule_of_base_at_steps_1_4000_and_100000():
 def test_base_on_one_device_and_accumulated():
     text = plan(load_recipe(CONFIGS / "base.yaml"))
     assert "wmt/wmt14, en → de" in text and "63,082,496" in text and "37,000 pieces" in text
-    assert "25,000 x 1 devices x 1 accumulated = 25,000 source and 25,000 target tokens" in text
+    assert "25,000 x 1 devices x 1 accumulated = 25,000 tokens a side" in text
     assert "1.75e-07 at 1, 0.000699 at 4,000, 0.00014 at 100,000" in text
     assert "0.94 GiB for weights" in text  # 63,082,496 · 16 / 2^30
     assert "6.89 GiB for the scores" in text  # 2 · 25,000 · 37,000 · 4 / 2^30
     small = plan(load_recipe(CONFIGS / "base.yaml", ["tokens_per_batch=3125", "gradient_accumulation_steps=8"]))
-    assert "3,125 x 1 devices x 8 accumulated = 25,000 source" in small
+    assert "3,125 x 1 devices x 8 accumulated = 25,000 tokens a side" in small
 
 
 def test_big_and_sentence_batches():
     assert "0.000494 at 4,000" in plan(load_recipe(CONFIGS / "big.yaml"))
     plain = ["tokens_per_batch=null", "per_device_train_batch_size=32", "max_steps=-1", "num_train_epochs=3"]
     text = plan(load_recipe(CONFIGS / "base.yaml", plain))
-    assert "32 sentences x 1 devices x 1 accumulated = 32" in text and "3 epochs" in text
+    assert "32 x 1 devices x 1 accumulated = 32 sentences" in text and "3 epochs" in text
