@@ -1,7 +1,7 @@
 """From sentence pairs to batches of about as many tokens each (section 5.1), for the stock `Seq2SeqTrainer`."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 import numpy as np
@@ -188,7 +188,7 @@ class TokenBatches(torch.utils.data.Dataset):
     twice as many batches.
 
     Args:
-        dataset: columns "input_ids" and "labels", as `encode_pairs` makes them.
+        dataset: columns "input_ids" and "labels", as `encode_pairs` makes them; or examples that hold these two.
         tokens_per_batch: the most source tokens and the most target tokens in a batch, padding included; section 5.1
             has 25,000 of each in an update (times devices, times accumulation).
         seed: of the shuffling.
@@ -197,7 +197,11 @@ class TokenBatches(torch.utils.data.Dataset):
     `ValueError`: no pairs, a column missing, or a pair longer than `tokens_per_batch`.
     """
 
-    def __init__(self, dataset: Dataset, tokens_per_batch: int, seed: int = 0, multiple_of: int = 1):
+    def __init__(
+        self, dataset: Dataset | Iterable[Example], tokens_per_batch: int, seed: int = 0, multiple_of: int = 1
+    ):
+        if not isinstance(dataset, Dataset):
+            dataset = Dataset.from_list([dict(example) for example in dataset])
         if missing := {"input_ids", "labels"} - set(dataset.column_names):
             raise ValueError(f"the dataset has no column {sorted(missing)}, it has {dataset.column_names}")
         self.dataset = dataset.select_columns(["input_ids", "labels"]).with_format(None)

@@ -33,7 +33,7 @@ def train_tokenizer(
 
     Args:
         files_or_iterator: UTF-8 files, one path or a list or tuple of paths, read line by line and never held in
-            memory; or any other iterable, whose strings are the text itself.
+            memory; or a list of sentences, or any other iterable, whose strings are the text itself.
         vocab_size: the pieces, the 256 bytes and the three special tokens together; 37,000 in the paper.
         min_frequency: how often two pieces must meet to become one.
 
@@ -113,9 +113,11 @@ def _text(files_or_iterator: str | Path | Sequence[str | Path] | Iterable[str]) 
         files_or_iterator = [files_or_iterator]
     if not isinstance(files_or_iterator, (list, tuple)):
         return files_or_iterator
-    for path in files_or_iterator:
-        if not os.path.exists(path):
-            raise ValueError(f"{path}: no such file (a list names files; pass text as an iterator, `iter(lines)`)")
+    missing = [path for path in files_or_iterator if not os.path.exists(path)]
+    if len(missing) == len(files_or_iterator) and any(isinstance(text, str) and " " in text for text in missing):
+        return files_or_iterator  # sentences: no file has such a name, and some hold several words
+    if missing:
+        raise ValueError(f"{missing[0]}: no such file (a list names files; pass text as an iterator, `iter(lines)`)")
     return (line for path in files_or_iterator for line in read_lines(path))
 
 

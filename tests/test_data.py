@@ -333,3 +333,9 @@ def test_resumed_in_the_middle_of_an_epoch_it_is_bit_for_bit_the_uninterrupted_r
     assert steps > 2 and resumed.state.global_step == 3 * steps
     for name, value in model.state_dict().items():
         assert torch.equal(value, finished[name]), name
+
+
+def test_token_batches_of_plain_examples():
+    examples = [{"input_ids": [3, 2], "labels": [4, 2]}, {"input_ids": [5, 5, 2], "labels": [6, 2]}]
+    batches = TokenBatches(examples, tokens_per_batch=6)
+    assert [sorted(batch, key=str) for batch in batches] == [sorted(examples, key=str)]

@@ -219,3 +219,10 @@ def test_the_script_ends_with_one_line(tmp_path, monkeypatch):
     assert result.returncode == 1
     assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
     assert build("--vocab-size", "many", "--output", "x", "y").returncode == 2
+
+
+def test_a_list_of_sentences_is_text_and_a_list_of_names_is_files():
+    lines = ["ein hund, zwei katzen", "hunde"]
+    assert train_tokenizer(lines, 270).get_vocab() == train_tokenizer(iter(lines), 270).get_vocab()
+    with pytest.raises(ValueError, match=r"train\.en: no such file"):
+        train_tokenizer(["train.en", "train.de"], 270)
