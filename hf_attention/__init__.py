@@ -23,6 +23,7 @@ _LAZY = {
     "LabelSmoothedCrossEntropy": "loss",
     "TokenBatches": "data",
     "average_checkpoints": "checkpoints",
+    "beam_search": "generation",
     "check_vocabulary": "tokenization",
     "compute_metrics": "metrics",
     "last_checkpoints": "checkpoints",

@@ -22,9 +22,13 @@ import yaml
 from transformers import GenerationConfig, Seq2SeqTrainingArguments
 
 from .model.configuration_vanilla_transformer import OWN_FIELDS, VanillaTransformerConfig
+from .model.generation_vanilla_transformer import SEARCHES, checked_extra_tokens
 
 
 logger = logging.getLogger(__name__)
+
+# What a generation config may hold: the stock fields, and the two that choose the paper's search.
+GENERATION_FIELDS = {**GenerationConfig().to_dict(), "search": None, "max_extra_tokens": None}
 
 
 @dataclass
@@ -132,7 +136,6 @@ def build_recipe(given: Mapping[str, Any]) -> Recipe:
     """As `load_recipe`, from a mapping."""
     training_types = typing.get_type_hints(Seq2SeqTrainingArguments)
     data_types = typing.get_type_hints(DataArguments)
-    generation_names = set(GenerationConfig().to_dict())
     model: dict[str, Any] = {}
     training: dict[str, Any] = {}
     generation: dict[str, Any] = {}
@@ -146,10 +149,10 @@ def build_recipe(given: Mapping[str, Any]) -> Recipe:
                 training[key] = fit(key, value, training_types[key])
         elif key in data_types:
             data[key] = fit(key, value, data_types[key])
-        elif key in generation_names:
+        elif key in GENERATION_FIELDS:
             generation[key] = fit_generation(key, value)
         else:
-            known = [*OWN_FIELDS, *training_fields, *data_types, *generation_names, "extends"]
+            known = [*OWN_FIELDS, *training_fields, *data_types, *GENERATION_FIELDS, "extends"]
             similar = difflib.get_close_matches(key, known, n=1)
             hint = f": did you mean {similar[0]!r}?" if similar else "."
             raise ValueError(
@@ -202,18 +205,21 @@ def fit_generation(name: str, value: Any) -> Any:
     Raises:
         ValueError: it is no field, or the value doesn't fit.
     """
-    fields = GenerationConfig().to_dict()
-    if name not in fields:
-        similar = difflib.get_close_matches(name, fields, n=1)
+    if name not in GENERATION_FIELDS:
+        similar = difflib.get_close_matches(name, GENERATION_FIELDS, n=1)
         hint = f": did you mean {similar[0]!r}?" if similar else "."
         raise ValueError(f"{name}={value!r} is no field of GenerationConfig{hint}")
-    takes_words = ("early_stopping", "cache_implementation", "stop_strings")
+    takes_words = ("early_stopping", "cache_implementation", "stop_strings", "search")
     counts = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
     if isinstance(value, str) and name not in takes_words:
         value = fit(name, value, float)
         value = int(value) if value.is_integer() else value
     if name in counts and value is not None and (not isinstance(value, int) or value < 1):
         raise ValueError(f"{name}={value!r}: want a positive integer.")
+    if name == "max_extra_tokens":
+        checked_extra_tokens(value)
+    if name == "search" and value not in (None, *SEARCHES):
+        raise ValueError(f"search={value!r}: want one of {', '.join(SEARCHES)}.")
     return value
 
 

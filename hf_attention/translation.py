@@ -15,7 +15,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from hf_attention.model import TranslationPipeline
+from hf_attention.model import TranslationPipeline, VanillaTransformerForConditionalGeneration
 from hf_attention.recipes import fit_generation, parse_overrides
 
 
@@ -109,7 +109,9 @@ def load_translator(folder: str, overrides: Iterable[str] = (), **arguments: Any
         raise ValueError(f"{folder}: the tokenizer has {len(tokenizer)} tokens and the model {known}, wanted no more")
     if "max_new_tokens" in options:
         options.setdefault("max_length", None)  # the model's own, which generate() would warn of at every batch
-    model.generation_config.update(**options)
+    if options.get("search") == "paper" and not isinstance(model, VanillaTransformerForConditionalGeneration):
+        raise ValueError(f"search=paper is for our own models: {folder} is a {config.model_type}")
+    model.generation_config.update(**options, allow_custom_entries=True)  # `search` is one; their names are known good
     translator = Translator(model.eval(), tokenizer, **arguments)
     try:
         translator.pipeline("a")

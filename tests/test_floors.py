@@ -11,14 +11,19 @@ from conftest import REPOSITORY
 PACKAGE = REPOSITORY / "hf_attention"
 FLOORS = [  # each may import from the floors above it in this list, and its neighbours
     {"version", "text_files", "cli"},
-    {"model.configuration_vanilla_transformer", "model.pipeline_translation"},
+    {"model.configuration_vanilla_transformer", "model.generation_vanilla_transformer", "model.pipeline_translation"},
     {"model.modeling_vanilla_transformer"},
     {"model"},
-    {"bleu", "loss", "tokenization", "corpus", "toy"},
+    {"bleu", "generation", "loss", "tokenization", "corpus", "toy"},
     {"data", "metrics", "checkpoints", "recipes", "sharing"},
     {"translation", "runs", "plan"},
 ]
-TRAVELS = ("configuration_vanilla_transformer", "modeling_vanilla_transformer", "pipeline_translation")
+TRAVELS = (
+    "configuration_vanilla_transformer",
+    "generation_vanilla_transformer",
+    "modeling_vanilla_transformer",
+    "pipeline_translation",
+)
 # The copier reads these two as text and takes both files along; Python never runs them.
 READ_ONLY = {"modeling_vanilla_transformer", "pipeline_translation"}
 

@@ -29,7 +29,12 @@ from hf_attention.model import configuration_vanilla_transformer, pipeline_trans
 from hf_attention.tokenization import train_tokenizer
 
 
-CODE = {"configuration_vanilla_transformer.py", "modeling_vanilla_transformer.py", "pipeline_translation.py"}
+CODE = {
+    "configuration_vanilla_transformer.py",
+    "generation_vanilla_transformer.py",
+    "modeling_vanilla_transformer.py",
+    "pipeline_translation.py",
+}
 SENTENCES = ["a dog runs in the park", "", "two cats sleep"]
 OPTIONS = {"num_beams": 2, "max_new_tokens": 6}
 

@@ -26,7 +26,12 @@ AUTO_MAP = {
 CUSTOM_PIPELINES = {
     "translation": {"impl": "pipeline_translation.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
 }
-CODE_FILES = ("configuration_vanilla_transformer.py", "modeling_vanilla_transformer.py", "pipeline_translation.py")
+CODE_FILES = (
+    "configuration_vanilla_transformer.py",
+    "generation_vanilla_transformer.py",
+    "modeling_vanilla_transformer.py",
+    "pipeline_translation.py",
+)
 
 PositionEncoding = Literal["sinusoidal", "learned"]
 

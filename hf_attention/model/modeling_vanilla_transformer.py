@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.generation import GenerationMixin
+from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -29,6 +29,7 @@ from transformers.utils.generic import is_flash_attention_requested, merge_with_
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .generation_vanilla_transformer import with_search
 
 
 # Transformers 5.24 calls the key-value cache `cache`; callers that still say `past_key_values` are heard until 5.40.
@@ -474,6 +475,15 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.loss_type = "ForMaskedLM"  # the library's name for: labels are compared where they stand, not shifted
         self.post_init()
+        # Marked as made from the model's config, a saved one would lose the names that are ours, such as `search`.
+        self.generation_config._from_model_config = None
+
+    def generate(
+        self, inputs: torch.Tensor | None = None, generation_config: GenerationConfig | None = None, **kwargs: Any
+    ) -> Any:
+        """As the stock method; with `search="paper"`, here or in the generation config, by the beam search of §6.1."""
+        generation_config, kwargs = with_search(self, inputs, generation_config, kwargs)
+        return super().generate(inputs, generation_config, **kwargs)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Figure 1, "outputs (shifted right)": the start symbol, then every label but the last. [B, T] -> [B, T]"""

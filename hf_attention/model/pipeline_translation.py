@@ -190,6 +190,8 @@ class TranslationPipeline(Pipeline):
             options.pop("max_length", None)  # `generate()` warns when it meets both
         elif "max_length" in given:
             options.pop("max_new_tokens", None)
+        elif model_sets.get("search") == "paper":
+            pass  # our own model then limits each target by its source
         elif "max_length" not in model_sets and "max_new_tokens" not in model_sets:
             options["max_new_tokens"] = min(256, self._position_limit() or 256)
         if "num_beams" not in model_sets:

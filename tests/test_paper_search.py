@@ -1,0 +1,589 @@
+"""The paper's beam search: by hand, by exhaustion, by rescoring; through everything that calls `generate()`."""
+
+import itertools
+import json
+import math
+
+import fresh
+import pytest
+import stock
+import torch
+from conftest import build_model
+from transformers import (
+    DynamicCache,
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessor,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    StoppingCriteria,
+    TextIteratorStreamer,
+    pipeline,
+)
+from transformers.generation import GenerateBeamEncoderDecoderOutput
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from hf_attention import BatchCollator, VanillaTransformerForConditionalGeneration
+from hf_attention.generation import beam_search, length_penalty
+from hf_attention.recipes import build_recipe
+
+
+PAD, START, END = 0, 1, 2
+ROWS = [[3, 4, 5, 6, 7, 8], [10], [9, 9, 4], [5, 3]]
+PAPER = {"search": "paper", "num_beams": 4, "length_penalty": 0.6}
+EVERYTHING = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+EVERYTHING |= {"output_attentions": True, "output_hidden_states": True}
+TOLERANCE = {"atol": 1e-5, "rtol": 0}
+
+
+def padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
+    """Sources that end in `END`, padded on the right, with their mask."""
+    width = max(map(len, rows)) + 1
+    ids = torch.tensor([[*row, END] + [PAD] * (width - len(row) - 1) for row in rows])
+    return {"input_ids": ids, "attention_mask": ids.ne(PAD).long()}
+
+
+def generated(ids: torch.Tensor) -> list[list[int]]:
+    """What follows the start symbol, up to the end and with it; or up to the padding where it was cut off."""
+    targets = [row[1:] for row in ids.tolist()]
+    return [row[: row.index(END) + 1] if END in row else row for row in targets]
+
+
+@pytest.fixture(scope="module")
+def model() -> VanillaTransformerForConditionalGeneration:
+    """Has half learned to reverse digits: sentences end by themselves, and hypotheses really compete."""
+    model = build_model(num_layers=1, d_model=32, d_ff=64, num_heads=4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
+    for _ in range(100):
+        digits = torch.randint(3, 11, (64, int(torch.randint(1, 7, ()))))
+        ends = torch.full((64, 1), END)
+        model(input_ids=torch.cat([digits, ends], 1), labels=torch.cat([digits.flip(1), ends], 1)).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+@torch.no_grad()
+def log_prob(model, source: list[int], target: list[int]) -> float:
+    """log P of a whole target by one plain forward pass, without a cache."""
+    decoder = torch.tensor([[START, *target[:-1]]])
+    logits = model(**padded([source]), decoder_input_ids=decoder, use_cache=False).logits
+    return float(logits.double().log_softmax(-1)[0].gather(1, torch.tensor(target)[:, None]).sum())
+
+
+# -- By hand ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_penalty_is_equation_14():
+    """((5 + 1) / 6)^α = 1; ((5 + 7) / 6)^0.6 = 2^0.6; ((5 + 13) / 6)^1 = 3; α = 0 is no penalty."""
+    assert length_penalty(1, 0.6) == 1
+    assert length_penalty(7, 0.6) == pytest.approx(1.5157166)
+    assert length_penalty(13, 1.0) == 3
+    assert length_penalty(40, 0.0) == 1
+    torch.testing.assert_close(length_penalty(torch.tensor([1, 7]), 2.0), torch.tensor([1.0, 4.0]))
+
+
+class Table(VanillaTransformerForConditionalGeneration):
+    """Predicts what a function of the target so far says, {token: probability}; the rest of 1 is spread over all."""
+
+    def __init__(self, predicts):
+        super().__init__(build_model().config)
+        self.predicts, self.calls = predicts, 0
+        self.eval()
+
+    def forward(self, decoder_input_ids=None, **kwargs):
+        self.calls += 1
+        rows = []
+        for target in decoder_input_ids.tolist():
+            given = self.predicts(tuple(target[1:]))
+            row = torch.full((11,), (1 - sum(given.values())) / (11 - len(given))).clamp(min=1e-9)
+            for token, probability in given.items():
+                row[token] = probability
+            rows.append(row.log())
+        return Seq2SeqLMOutput(logits=torch.stack(rows)[:, None])
+
+    def decode(self, **options):
+        self.calls = 0
+        return self.generate(torch.tensor([[3, END]]), use_cache=False, **options)
+
+
+A, B = 3, 4
+
+
+@pytest.mark.parametrize(("limit", "steps"), [(3, 1), (7, 2), (13, 5)])
+def test_a_sentence_stops_when_its_best_hope_at_the_limit_is_beaten(limit, steps):
+    """α = 1. Step 1 finishes the end alone: log 0.5 = -0.693. The best live one is A..., log 0.3 = -1.204.
+
+    Limit 3 has penalty 8/6: -1.204 / 1.333 = -0.903 can't win, done. Limit 7 has penalty 2: -0.602 may win; after the
+    second step it is log(0.3 · 0.8) / 2 = -0.714, done. Limit 13 has penalty 3: -0.401, -0.476, -0.550, -0.624, and
+    -0.699 after the fifth.
+    """
+    model = Table(lambda target: {A: 0.8, B: 0.1, END: 0.1} if target else {END: 0.5, A: 0.3, B: 0.2})
+    options = {"search": "paper", "num_beams": 2, "length_penalty": 1.0, "max_new_tokens": limit}
+    assert model.decode(**options).tolist() == [[START, END]]
+    assert model.calls == steps
+
+
+def test_early_stopping_takes_the_first_k_that_finish():
+    """Two finish in step 2: the end alone, and A with its end. Without it the search would go on to step 5."""
+    model = Table(lambda target: {A: 0.8, B: 0.1, END: 0.1} if target else {END: 0.5, A: 0.3, B: 0.2})
+    options = {"search": "paper", "num_beams": 2, "length_penalty": 1.0, "max_new_tokens": 13}
+    model.decode(**options, early_stopping=True)
+    assert model.calls == 2
+    model.decode(**options, num_return_sequences=2)
+    assert model.calls > 5  # the second best may still come
+
+
+def test_report_51_the_papers_and_the_stock_penalty_choose_different_winners():
+    """Two translations: A and its end, log P = log 0.6 + log 0.61 = -1.005; seven B and the end, -0.916 - 7 · 0.14 =
+    -1.899. α = 0.6. The paper's: -1.005 / (7/6)^0.6 = -0.916 beats -1.899 / (13/6)^0.6 = -1.194. The stock one:
+    -1.899 / 8^0.6 = -0.545 beats -1.005 / 2^0.6 = -0.663.
+    """
+    likely = math.exp(-0.1404)
+
+    def predicts(target):
+        if not target:
+            return {A: 0.6, B: 0.4}
+        if target[-1] == A:
+            return {END: 0.61, A: 0.1}
+        return {END if len(target) == 7 else B: likely}
+
+    model = Table(predicts)
+    options = {"num_beams": 2, "length_penalty": 0.6, "max_new_tokens": 12, "output_scores": True}
+    options["return_dict_in_generate"] = True
+    ours, theirs = model.decode(**options, search="paper"), model.decode(**options, early_stopping="never")
+    assert ours.sequences.tolist() == [[START, A, END]]
+    assert theirs.sequences.tolist() == [[START, *[B] * 7, END]]
+    assert float(ours.sequences_scores) == pytest.approx(-1.005 / (7 / 6) ** 0.6, abs=1e-3)
+    assert float(theirs.sequences_scores) == pytest.approx(-1.899 / 8**0.6, abs=1e-3)
+
+
+def test_a_target_cut_off_at_the_limit_never_beats_a_finished_one():
+    """An endless A, each all but certain, against a poor but finished B."""
+    after = {(): {A: 0.9, B: 0.09}, (B,): {END: 0.9}}
+    model = Table(lambda target: after.get(target, {A: 0.99, END: 0.001}))
+    options = {"search": "paper", "num_beams": 2, "length_penalty": 0.6, "max_new_tokens": 9}
+    assert model.decode(**options).tolist() == [[START, B, END]]
+    endless = Table(lambda target: {A: 0.9, B: 0.1})
+    assert endless.decode(**options).tolist() == [[START, *[A] * 9]]
+
+
+# -- By exhaustion and by rescoring -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.6, 3.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_with_beams_for_all_it_finds_the_best_of_all_targets(seed, alpha):
+    """Vocabulary of five, targets of up to four tokens: 85 end. Twice 160 candidates are all that ever are."""
+    model = build_model(seed, vocab_size=5, d_model=16)
+    sources = [[3, 4, 4], [4]]
+    settings = {"search": "paper", "num_beams": 160, "num_return_sequences": 20, "length_penalty": alpha}
+    found = model.generate(**padded(sources), **settings, max_new_tokens=4).unflatten(0, (2, 20))
+    for source, answers in zip(sources, found, strict=True):
+        scores = {}
+        for length in range(1, 5):
+            for start in itertools.product([PAD, START, 3, 4], repeat=length - 1):
+                target = (*start, END)
+                scores[target] = log_prob(model, source, list(target)) / ((5 + length) / 6) ** alpha
+        assert len(scores) == 85
+        best = sorted(scores, key=scores.get, reverse=True)[:20]
+        assert generated(answers) == [list(target) for target in best]
+
+
+@pytest.mark.parametrize("room", [0, 6])
+def test_scores_add_up_and_the_best_comes_first(model, room):
+    settings = {**PAPER, **EVERYTHING, "num_return_sequences": 4, "max_extra_tokens": room}
+    out = model.generate(**padded(ROWS), **settings)
+    assert type(out) is GenerateBeamEncoderDecoderOutput
+    scores, lengths = out.sequences_scores.tolist(), out.beam_indices.ge(0).sum(-1).tolist()
+    targets = [row[1 : length + 1] for row, length in zip(out.sequences.tolist(), lengths, strict=True)]
+    for number, (target, score) in enumerate(zip(targets, scores, strict=True)):
+        source = ROWS[number // 4]
+        assert target[-1] == END or len(target) == len(source) + 1 + room  # cut off
+        assert score == pytest.approx(log_prob(model, source, target) / ((5 + len(target)) / 6) ** 0.6, abs=1e-5)
+    for first in range(0, len(targets), 4):
+        four, finished = targets[first : first + 4], [END in target for target in targets[first : first + 4]]
+        assert len(set(map(tuple, four))) == 4
+        assert finished == sorted(finished, reverse=True), "what was cut off comes last"
+        for part in (scores[first : first + sum(finished)], scores[first + sum(finished) : first + 4]):
+            assert part == sorted(part, reverse=True)
+    steps = model.compute_transition_scores(out.sequences, out.scores, out.beam_indices)
+    penalties = length_penalty(torch.tensor(lengths), 0.6)
+    torch.testing.assert_close(steps.sum(-1) / penalties, out.sequences_scores, **TOLERANCE)
+
+
+def test_one_beam_is_greedy_search(model):
+    greedy = model.generate(**padded(ROWS), num_beams=1, do_sample=False, max_new_tokens=12)
+    paper = model.generate(**padded(ROWS), search="paper", num_beams=1, max_new_tokens=12)
+    assert paper.tolist() == greedy.tolist()
+    assert len({len(target) for target in generated(paper)}) > 1
+
+
+# -- In a batch -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"return_dict_in_generate": True}, {"no_repeat_ngram_size": 2}], ids=str)
+def test_report_29_a_sentence_gets_the_same_answers_alone_and_in_any_batch(model, options):
+    """Without options, sentences leave the batch when they are done; processors and the output class keep them."""
+    torch.manual_seed(0)
+    rows = [torch.randint(3, 11, (length,)).tolist() for length in (1, 6, 2, 5, 3, 4, 1, 6)]
+    settings = {**PAPER, "num_return_sequences": 2, "max_extra_tokens": 3, **options}
+    together = model.generate(**padded(rows), **settings)
+    together = generated(together if isinstance(together, torch.Tensor) else together.sequences)
+    assert len({len(target) for target in together}) > 2
+    for number, row in enumerate(rows):
+        alone = model.generate(**padded([row]), **settings)
+        alone = generated(alone if isinstance(alone, torch.Tensor) else alone.sequences)
+        assert alone == [list(filter(None, target)) for target in together[2 * number : 2 * number + 2]]
+
+
+def test_sentences_that_are_done_leave_and_those_kept_get_the_same_answers(model, monkeypatch):
+    rows = []
+    forward = model.forward
+
+    def counted(*args, **kwargs):
+        rows.append(len(kwargs["decoder_input_ids"]))
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(model, "forward", counted)
+    left = model.generate(**padded(ROWS), **PAPER)
+    assert rows[0] == 16 and rows[-1] < 16 and rows == sorted(rows, reverse=True)
+    rows.clear()
+    kept = model.generate(**padded(ROWS), **PAPER, return_dict_in_generate=True)
+    assert set(rows) == {16}
+    assert kept.sequences.tolist() == left.tolist()
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_limit_is_the_source_and_fifty(model, beams):
+    """Section 6.1, for each sentence its own; both sides with their end."""
+    never = {"search": "paper", "num_beams": beams, "suppress_tokens": [END, PAD]}
+    out = model.generate(**padded(ROWS), **never)
+    assert out[:, 1:].ne(PAD).sum(1).tolist() == [len(row) + 1 + 50 for row in ROWS]
+    assert model.generate(**padded(ROWS[1:2]), **never)[0].tolist() == out[1, :53].tolist()
+    shorter = model.generate(**padded(ROWS), **never, max_extra_tokens=2)
+    assert shorter[:, 1:].ne(PAD).sum(1).tolist() == [len(row) + 1 + 2 for row in ROWS]
+    without_mask = model.generate(padded(ROWS)["input_ids"], **never, max_extra_tokens=2)
+    assert without_mask.shape == (4, 1 + 7 + 2)
+
+
+def test_the_smaller_limit_holds_wherever_it_is_set(model, monkeypatch):
+    never = {**PAPER, "suppress_tokens": [END]}
+    source = padded(ROWS)
+
+    def width(**options):
+        return model.generate(**source, **never, **options).shape[1]
+
+    assert width(max_new_tokens=5) == 6 and width(max_length=5) == 5
+    assert width(max_new_tokens=500, max_extra_tokens=1) == 9
+    assert width(max_length=20) == 20, "said in the call"
+    given = GenerationConfig(**never, max_extra_tokens=4)
+    assert model.generate(**source, generation_config=given).shape[1] == 12
+    assert given.max_length is None, "the caller's config stays as it was"
+    monkeypatch.setattr(model.generation_config, "max_length", 30)
+    assert width() == 30
+    monkeypatch.setattr(model.generation_config, "max_length", 20)  # what the stock Trainer leaves there
+    assert width() == 58
+
+
+# -- What generate() hands over ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache", [{"use_cache": False}, {"cache_implementation": "static"}], ids=["none", "static"])
+def test_any_cache_gives_the_same_hypotheses_and_scores(model, cache):
+    settings = {**PAPER, **EVERYTHING, "num_return_sequences": 4, "max_extra_tokens": 4, "output_attentions": False}
+    usual, other = model.generate(**padded(ROWS), **settings), model.generate(**padded(ROWS), **settings, **cache)
+    assert other.sequences.tolist() == usual.sequences.tolist()
+    torch.testing.assert_close(other.sequences_scores, usual.sequences_scores, **TOLERANCE)
+    torch.testing.assert_close(torch.stack(other.logits), torch.stack(usual.logits), **TOLERANCE)
+    plain = model.generate(**padded(ROWS), **PAPER, **cache)
+    assert plain.tolist() == model.generate(**padded(ROWS), **PAPER).tolist()
+
+
+def test_the_cross_attention_cache_moves_only_when_a_sentence_leaves(model, monkeypatch):
+    moves = []
+    reorder = DynamicCache.reorder_cache
+
+    def counted(cache, rows):
+        moves.append((id(cache), len(rows)))
+        reorder(cache, rows)
+
+    monkeypatch.setattr(DynamicCache, "reorder_cache", counted)
+    out = model.generate(**padded(ROWS), **PAPER, return_dict_in_generate=True)
+    assert {cache for cache, _ in moves} == {id(out.cache.self_attention_cache)} and len(moves) > 2
+    moves.clear()
+    model.generate(**padded(ROWS[:1]), **PAPER)
+    assert len({cache for cache, _ in moves[:-2]}) == 1
+
+
+def test_encoder_outputs_and_embeddings_stand_in_for_the_source(model):
+    source = padded(ROWS)
+    expected, mask = model.generate(**source, **PAPER).tolist(), source["attention_mask"]
+    with torch.no_grad():
+        memory = model.get_encoder()(**source).last_hidden_state
+        embeddings = model.get_input_embeddings()(source["input_ids"])
+    encoded = BaseModelOutput(last_hidden_state=memory)
+    assert model.generate(encoder_outputs=encoded, attention_mask=mask, **PAPER).tolist() == expected
+    assert model.generate(inputs_embeds=embeddings, attention_mask=mask, **PAPER).tolist() == expected
+
+
+def test_a_target_may_be_begun(model):
+    """`decoder_input_ids`: the search goes on from them, and length counts what it adds."""
+    begun = torch.tensor([[START, 7, 8]]).repeat(4, 1)
+    settings = {**PAPER, "return_dict_in_generate": True, "output_scores": True}
+    out = model.generate(**padded(ROWS), **settings, decoder_input_ids=begun)
+    assert out.sequences[:, :3].tolist() == begun.tolist()
+    for row, score, source in zip(generated(out.sequences), out.sequences_scores.tolist(), ROWS, strict=True):
+        gain = log_prob(model, source, row) - log_prob(model, source, [7, 8])
+        assert score == pytest.approx(gain / ((5 + len(row) - 2) / 6) ** 0.6, abs=1e-5)
+
+
+def test_attentions_and_hidden_states_come_in_the_stock_class(model):
+    out = model.generate(**padded(ROWS), **PAPER, **EVERYTHING, min_new_tokens=3, max_new_tokens=3)
+    rows, width = 4 * len(ROWS), 7
+    assert [tuple(layer.shape) for layer in out.encoder_attentions] == [(len(ROWS), 4, width, width)]
+    assert [tuple(layer.shape) for layer in out.encoder_hidden_states] == [(len(ROWS), width, 32)] * 2
+    steps = (out.scores, out.logits, out.decoder_attentions, out.cross_attentions, out.decoder_hidden_states)
+    assert [len(each) for each in steps] == [3] * 5
+    for step in range(3):
+        assert tuple(out.logits[step].shape) == tuple(out.scores[step].shape) == (rows, 11)
+        assert tuple(out.decoder_attentions[step][0].shape) == (rows, 4, 1, step + 1)
+        assert tuple(out.cross_attentions[step][0].shape) == (rows, 4, 1, width)
+        assert [tuple(layer.shape) for layer in out.decoder_hidden_states[step]] == [(rows, 1, 32)] * 2
+    plain = model.generate(**padded(ROWS), **PAPER, return_dict_in_generate=True)
+    assert plain.scores is None and plain.sequences_scores is None and plain.cross_attentions is None
+
+
+class Favour(LogitsProcessor):
+    """As a caller's own may: tells a row's sentence by its place, four beams each."""
+
+    def __call__(self, input_ids, scores):
+        penalised = scores - 20
+        rows = torch.arange(len(scores))
+        penalised[rows, 3 + rows // 4] = scores[rows, 3 + rows // 4]
+        return penalised
+
+
+class StopAt(StoppingCriteria):
+    def __init__(self, token):
+        self.token = token
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids[:, -1] == self.token
+
+
+def test_processors_and_criteria_are_honoured(model):
+    long = generated(model.generate(**padded(ROWS), **PAPER, min_new_tokens=9))
+    assert all(len(target) >= 9 for target in long)
+    favoured = model.generate(**padded(ROWS), **PAPER, logits_processor=[Favour()], min_new_tokens=6)
+    for sentence, target in enumerate(favoured):
+        assert target.tolist().count(3 + sentence) >= 5
+    stopped = model.generate(**padded([[5, 9, 4]]), **PAPER, stopping_criteria=[StopAt(9)], bad_words_ids=[[END]])
+    assert stopped[0, -1] == 9 and stopped[0].tolist().count(9) == 1
+    allowed = model.generate(**padded(ROWS), **PAPER, prefix_allowed_tokens_fn=lambda row, ids: [3 + row, END])
+    for row, target in enumerate(generated(allowed)):
+        assert set(target) <= {3 + row, END}
+
+
+def test_targets_of_the_end_alone():
+    model = Table(lambda target: {END: 0.9})
+    assert model.decode(search="paper", num_beams=3).tolist() == [[START, END]]
+    assert model.decode(search="paper", num_beams=1).tolist() == [[START, END]]
+    best, second = model.decode(search="paper", num_beams=3, num_return_sequences=2).tolist()
+    assert best == [START, END, PAD] and second[2] == END
+
+
+def test_several_ends(model):
+    """Each of them ends a hypothesis, and enough others are left to go on."""
+    out = model.generate(**padded(ROWS), **PAPER, eos_token_id=[END, 9, 4], num_return_sequences=4)
+    for target in out[:, 1:].tolist():
+        target = [token for token in target if token != PAD]
+        assert target[-1] in (END, 9, 4) and not {END, 9, 4} & set(target[:-1])
+
+
+def test_nothing_left_to_say_ends_the_search(model):
+    """Only the end is allowed: of four hypotheses asked for there is one."""
+    only = {**PAPER, "prefix_allowed_tokens_fn": lambda row, ids: [END], "return_dict_in_generate": True}
+    out = model.generate(**padded([[3]]), **only, num_return_sequences=4, output_scores=True)
+    assert out.sequences.tolist() == [[START, END]] + [[START, PAD]] * 3
+    assert out.sequences_scores[1:].isneginf().all()
+
+
+# -- Who asks for it --------------------------------------------------------------------------------------------------
+
+
+def test_stock_search_is_unchanged_where_nobody_asks(model):
+    settings = {"num_beams": 4, "length_penalty": 0.6, "max_new_tokens": 12, "early_stopping": True}
+    stock_answer = GenerationMixin.generate(model, **padded(ROWS), **settings).tolist()
+    assert model.generate(**padded(ROWS), **settings).tolist() == stock_answer
+    assert model.generate(**padded(ROWS), **settings, search="stock").tolist() == stock_answer
+
+
+@pytest.fixture
+def asking(model, tmp_path) -> VanillaTransformerForConditionalGeneration:
+    """Saved and loaded, with a generation config that asks for the paper's search."""
+    model.save_pretrained(tmp_path)
+    saved = {"max_extra_tokens": 3, **PAPER, "eos_token_id": END, "pad_token_id": PAD, "decoder_start_token_id": START}
+    GenerationConfig(**saved).save_pretrained(tmp_path)
+    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
+    loaded.save_pretrained(tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "generation_config.json").read_text()).items() >= saved.items()
+    return VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "again")
+
+
+def test_a_saved_generation_config_brings_it_back(model, asking):
+    expected = model.generate(**padded(ROWS), **PAPER, max_extra_tokens=3, num_return_sequences=4).tolist()
+    assert asking.generate(**padded(ROWS), num_return_sequences=4).tolist() == expected
+    options = {"num_return_sequences": 4, "max_new_tokens": 9}
+    by_stock = asking.generate(**padded(ROWS), **options, search="stock").tolist()
+    assert by_stock == GenerationMixin.generate(asking, **padded(ROWS), **options).tolist() != expected
+    given = GenerationConfig(num_beams=4, num_return_sequences=4)
+    assert asking.generate(**padded(ROWS), generation_config=given).tolist() == expected
+
+
+def test_a_process_without_the_package_has_it_too(asking, tmp_path):
+    code = """
+import json, sys, torch
+from transformers import AutoModelForSeq2SeqLM
+model = AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1], trust_remote_code=True)
+batch = {name: torch.tensor(value) for name, value in json.loads(sys.argv[2]).items()}
+result = model.generate(**batch).tolist()
+"""
+    batch = {name: value.tolist() for name, value in padded(ROWS).items()}
+    found = fresh.result(fresh.WITHOUT_PACKAGE + code, tmp_path, tmp_path / "again", json.dumps(batch))
+    assert found == asking.generate(**padded(ROWS)).tolist()
+
+
+def test_the_trainers_predictions_are_the_papers(asking, tmp_path):
+    """Two batches: after the first, the stock Trainer has written its default of 20 into the model's config."""
+    pairs = [{"input_ids": [*row, END], "labels": [*row[::-1], END]} for row in [*ROWS, [3] * 20, [4] * 20]]
+    arguments = Seq2SeqTrainingArguments(
+        str(tmp_path), predict_with_generate=True, per_device_eval_batch_size=4, report_to="none", use_cpu=True
+    )
+    arguments.remove_unused_columns = False
+    tokenizer = stock.byte_tokenizer()
+    trainer = Seq2SeqTrainer(asking, arguments, BatchCollator(tokenizer, model=asking), processing_class=tokenizer)
+    predictions = torch.tensor(trainer.predict(pairs).predictions)
+    for row, prediction in zip([*ROWS, [3] * 20, [4] * 20], predictions, strict=True):
+        alone = asking.generate(**padded([row]))[0]
+        assert prediction[: len(alone)].tolist() == alone.tolist()
+        assert set(prediction[len(alone) :].tolist()) <= {PAD, -100}
+    assert asking.generation_config.max_length == 20  # or the exception made for it is no longer needed
+
+
+@pytest.fixture
+def talking(tmp_path):
+    """A folder of an untrained model of bytes whose config asks for the paper's search, and three lines for it."""
+    model = build_model(vocab_size=stock.VOCAB_SIZE, d_model=16, d_ff=32)
+    model.generation_config.update(**PAPER, max_extra_tokens=2, allow_custom_entries=True)
+    model.save_pretrained(tmp_path / "model")
+    stock.byte_tokenizer().save_pretrained(tmp_path / "model")
+    return tmp_path / "model", ["she pet the dog", "", "no"]
+
+
+def paper_texts(folder, lines, **options) -> list[str]:
+    model, tokenizer = VanillaTransformerForConditionalGeneration.from_pretrained(folder), stock.byte_tokenizer()
+    answers = []
+    for line in filter(None, lines):
+        ids = model.generate(**tokenizer(line, return_tensors="pt"), custom_generate=beam_search, **options)[0]
+        answers.append(tokenizer.decode(ids, skip_special_tokens=True))
+    return answers
+
+
+def test_the_pipeline_uses_it(talking):
+    folder, lines = talking
+    translator = pipeline("translation", model=str(folder), device="cpu")
+    texts = [result["translation_text"] for result in translator(lines, batch_size=3)]
+    assert [text for text in texts if text] == (expected := paper_texts(folder, lines, max_length=99)) and expected
+    by_stock = [result["translation_text"] for result in translator(lines, search="stock", max_new_tokens=30)]
+    assert by_stock != texts
+
+
+def test_translate_uses_it(talking, tmp_path):
+    folder, lines = talking
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("\n".join(lines) + "\n")
+
+    def translate(*overrides):
+        arguments = ("--model", folder, "--input", source, "--output", target, *overrides)
+        assert stock.run_script("translate.py", *arguments) == 0
+        return [line for line in target.read_text().splitlines() if line]
+
+    by_paper = translate()
+    plain = build_model(vocab_size=stock.VOCAB_SIZE, d_model=16, d_ff=32)
+    plain.save_pretrained(folder)
+    by_stock = translate("max_new_tokens=20")
+    assert len(by_paper) == 2 and by_paper != by_stock
+    assert translate("search=paper", "num_beams=4", "length_penalty=0.6", "max_extra_tokens=2") == by_paper
+
+
+def test_translate_refuses_it_for_other_models(tmp_path, capsys):
+    source = tmp_path / "in.txt"
+    source.write_text("a\n")
+    folder = stock.save_stock(tmp_path / "marian")
+    assert stock.run_script("translate.py", "--model", folder, "--input", source, "search=paper") == 1
+    assert "search=paper is for our own models" in capsys.readouterr().err
+
+
+def test_recipes_know_it():
+    given = {"output_dir": "out", "train_files": ["a", "b"], "warmup_steps": 4000, "num_beams": 4}
+    made = build_recipe({**given, "search": "paper", "max_extra_tokens": "50", "length_penalty": 0.6}).generation
+    assert (made.search, made.max_extra_tokens, made.length_penalty) == ("paper", 50, 0.6)
+    for wrong, message in {
+        ("search", "beam"): "search='beam': want one of paper, stock",
+        ("max_extra_tokens", -1): "max_extra_tokens=-1: want a whole number",
+        ("max_extra_tokens", 0.5): "max_extra_tokens=0.5: want a whole number",
+        ("max_extra_token", 50): "did you mean 'max_extra_tokens'",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            build_recipe({**given, wrong[0]: wrong[1]})
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_any_encoder_decoder_can_be_searched(beams):
+    """Marian, through `custom_generate`; scores by a plain forward of its own."""
+    marian = stock.tiny_marian()
+    batch = padded([[7, 8, 9], [10]])
+    options = {"custom_generate": beam_search, "num_beams": beams, "length_penalty": 0.6, "max_extra_tokens": 5}
+    out = marian.generate(**batch, **options, return_dict_in_generate=True, output_scores=True)
+    for row, ids in enumerate(batch["input_ids"]):
+        source = [token for token in ids.tolist() if token not in (PAD, END)]
+        target = out.sequences[row, 1 : 1 + int(out.beam_indices[row].ge(0).sum())].tolist()
+        expected = log_prob(marian, source, target) / ((5 + len(target)) / 6) ** 0.6
+        assert float(out.sequences_scores[row]) == pytest.approx(expected, abs=1e-5)
+        assert target[-1] == END or len(target) == len(source) + 1 + 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"search": "beam"}, "search='beam': want one of paper, stock"),
+        ({"do_sample": True}, "do_sample=True"),
+        ({"max_extra_tokens": "many"}, "max_extra_tokens='many': want a whole number"),
+        ({"max_extra_tokens": -1, "max_new_tokens": 3}, "max_extra_tokens=-1"),
+        ({"synced_gpus": True}, "synced_gpus does not go with search='paper'"),
+        ({"stop_strings": ["a"], "tokenizer": None}, "stop_strings does not go"),
+        ({"streamer": TextIteratorStreamer(stock.byte_tokenizer()), "num_beams": 1}, "streamer does not go"),
+        ({"num_beam": 4}, "num_beam"),
+    ],
+    ids=str,
+)
+def test_what_it_does_not_do_is_said(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        model.generate(**padded(ROWS), **{**PAPER, **options})
+
+
+def test_a_decoder_alone_is_refused():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    gpt = GPT2LMHeadModel(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=11, bos_token_id=1, eos_token_id=END))
+    with pytest.raises(ValueError, match="GPT2LMHeadModel has no source"):
+        gpt.generate(torch.tensor([[3]]), custom_generate=beam_search, num_beams=2, pad_token_id=PAD, max_length=9)
+
+
+def test_another_decoding_loop_goes_before_it(model):
+    def loop(model, input_ids, **kwargs):
+        return input_ids + 5
+
+    found = model.generate(**padded(ROWS[:1]), **PAPER, custom_generate=loop, max_length=9)
+    assert found.tolist() == [[START + 5]] * 4
