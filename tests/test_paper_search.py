@@ -134,6 +134,15 @@ def test_early_stopping_takes_the_first_k_that_finish():
     assert model.calls > 5  # the second best may still come
 
 
+def test_where_the_penalty_rewards_short_targets_hope_is_the_next_token():
+    """α = -1: log P · (5 + length) / 6. The end alone has log 0.3 = -1.204. The A that lives on could end next and have
+    at most log 0.6 · 7/6 = -0.596, and does: log(0.6 · 0.9) · 7/6 = -0.719. At limit 13 it would be hopeless, -1.532.
+    """
+    model = Table(lambda target: {A: 0.05, END: 0.9} if target else {END: 0.3, A: 0.6})
+    options = {"search": "paper", "num_beams": 2, "length_penalty": -1.0, "max_new_tokens": 13}
+    assert model.decode(**options).tolist() == [[START, A, END]]
+
+
 def test_report_51_the_papers_and_the_stock_penalty_choose_different_winners():
     """Two translations: A and its end, log P = log 0.6 + log 0.61 = -1.005; seven B and the end, -0.916 - 7 · 0.14 =
     -1.899. α = 0.6. The paper's: -1.005 / (7/6)^0.6 = -0.916 beats -1.899 / (13/6)^0.6 = -1.194. The stock one:
@@ -375,9 +384,10 @@ class StopAt(StoppingCriteria):
 def test_processors_and_criteria_are_honoured(model):
     long = generated(model.generate(**padded(ROWS), **PAPER, min_new_tokens=9))
     assert all(len(target) >= 9 for target in long)
-    favoured = model.generate(**padded(ROWS), **PAPER, logits_processor=[Favour()], min_new_tokens=6)
-    for sentence, target in enumerate(favoured):
-        assert target.tolist().count(3 + sentence) >= 5
+    settings = {**PAPER, "logits_processor": [Favour()], "suppress_tokens": [END], "max_extra_tokens": 0}
+    favoured = generated(model.generate(**padded(ROWS), **settings))  # some are done long before others
+    for sentence, (row, target) in enumerate(zip(ROWS, favoured, strict=True)):
+        assert target[: len(row) + 1] == [3 + sentence] * (len(row) + 1)
     stopped = model.generate(**padded([[5, 9, 4]]), **PAPER, stopping_criteria=[StopAt(9)], bad_words_ids=[[END]])
     assert stopped[0, -1] == 9 and stopped[0].tolist().count(9) == 1
     allowed = model.generate(**padded(ROWS), **PAPER, prefix_allowed_tokens_fn=lambda row, ids: [3 + row, END])
@@ -401,12 +411,22 @@ def test_several_ends(model):
         assert target[-1] in (END, 9, 4) and not {END, 9, 4} & set(target[:-1])
 
 
+def test_several_ends_leave_k_that_live_on():
+    """Three ends before A and B: two beams go on with both. α = 5 makes B and its end, log(0.08 · 0.99) / (7/6)^5 =
+    -1.174, better than any end alone, log 0.25 = -1.386.
+    """
+    ends = {END: 0.25, 9: 0.24, 10: 0.23}
+    model = Table(lambda target: {END: 0.99} if target == (B,) else {**ends, A: 0.2, B: 0.08})
+    options = {"search": "paper", "num_beams": 2, "length_penalty": 5.0, "max_new_tokens": 2}
+    assert model.decode(**options, eos_token_id=[END, 9, 10]).tolist() == [[START, B, END]]
+
+
 def test_nothing_left_to_say_ends_the_search(model):
     """Only the end is allowed: of four hypotheses asked for there is one."""
     only = {**PAPER, "prefix_allowed_tokens_fn": lambda row, ids: [END], "return_dict_in_generate": True}
     out = model.generate(**padded([[3]]), **only, num_return_sequences=4, output_scores=True)
     assert out.sequences.tolist() == [[START, END]] + [[START, PAD]] * 3
-    assert out.sequences_scores[1:].isneginf().all()
+    assert out.sequences_scores[1:].isneginf().all() and out.beam_indices[1:].tolist() == [[-1]] * 3
 
 
 # -- Who asks for it --------------------------------------------------------------------------------------------------

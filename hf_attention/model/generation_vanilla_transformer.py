@@ -201,9 +201,7 @@ def _forward(model: PreTrainedModel, tokens: torch.Tensor, state: dict[str, Any]
     """One call of the model on what its cache has not seen of `tokens` [B·k, L]; its output, and the next state."""
     cache = state.get("cache")
     seen = 0 if cache is None else int(cache.get_seq_length())
-    inputs = model.prepare_inputs_for_generation(
-        tokens, next_sequence_length=tokens.shape[1] - seen, is_first_iteration=seen == 0, **state
-    )
+    inputs = model.prepare_inputs_for_generation(tokens, next_sequence_length=tokens.shape[1] - seen, **state)
     outputs = model(**inputs, return_dict=True)
     # The one private call: the library's own loops, and the models that differ, keep their state by this hook.
     return outputs, model._update_model_kwargs_for_generation(outputs, state, is_encoder_decoder=True)
