@@ -300,11 +300,13 @@ def test_the_smaller_limit_holds_wherever_it_is_set(model, monkeypatch):
 
 @pytest.mark.parametrize("cache", [{"use_cache": False}, {"cache_implementation": "static"}], ids=["none", "static"])
 def test_any_cache_gives_the_same_hypotheses_and_scores(model, cache):
-    settings = {**PAPER, **EVERYTHING, "num_return_sequences": 4, "max_extra_tokens": 4, "output_attentions": False}
+    settings = {**PAPER, **EVERYTHING, "num_return_sequences": 4, "max_extra_tokens": 4}
     usual, other = model.generate(**padded(ROWS), **settings), model.generate(**padded(ROWS), **settings, **cache)
     assert other.sequences.tolist() == usual.sequences.tolist()
     torch.testing.assert_close(other.sequences_scores, usual.sequences_scores, **TOLERANCE)
     torch.testing.assert_close(torch.stack(other.logits), torch.stack(usual.logits), **TOLERANCE)
+    looks = [torch.stack([layers[0][:, :, -1:] for layers in out.cross_attentions]) for out in (other, usual)]
+    torch.testing.assert_close(*looks, **TOLERANCE)
     plain = model.generate(**padded(ROWS), **PAPER, **cache)
     assert plain.tolist() == model.generate(**padded(ROWS), **PAPER).tolist()
 

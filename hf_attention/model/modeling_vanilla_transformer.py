@@ -50,7 +50,10 @@ def scaled_dot_product_attention(
     Returns the weighted values [B, L, H, V] and the weights [B, H, L, M]. No dropout on the weights: §5.4 has none.
     """
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling  # [B, H, L, M]
-    if attention_mask is not None:
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        # For a static cache `generate()` makes SDPA's kind of mask itself; a call for the weights brings it here.
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
         scores = scores + attention_mask
     weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
