@@ -26,6 +26,7 @@ _LAZY = {
     "beam_search": "generation",
     "check_vocabulary": "tokenization",
     "compute_metrics": "metrics",
+    "cross_attentions": "generation",
     "last_checkpoints": "checkpoints",
     "load_bleu": "metrics",
     "prepare_sharing": "sharing",

@@ -24,7 +24,7 @@ from transformers.generation import GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from hf_attention import BatchCollator, VanillaTransformerForConditionalGeneration
-from hf_attention.generation import beam_search, length_penalty
+from hf_attention.generation import beam_search, cross_attentions, length_penalty
 from hf_attention.recipes import build_recipe
 
 
@@ -135,7 +135,7 @@ def test_early_stopping_takes_the_first_k_that_finish():
 
 
 def test_where_the_penalty_rewards_short_targets_hope_is_the_next_token():
-    """α = -1: log P · (5 + length) / 6. The end alone has log 0.3 = -1.204. The A that lives on could end next and have
+    """α = -1: log P · (5 + length) / 6. The end alone has log 0.3 = -1.204. The A that lives on could end next with
     at most log 0.6 · 7/6 = -0.596, and does: log(0.6 · 0.9) · 7/6 = -0.719. At limit 13 it would be hopeless, -1.532.
     """
     model = Table(lambda target: {A: 0.05, END: 0.9} if target else {END: 0.3, A: 0.6})
@@ -363,6 +363,25 @@ def test_attentions_and_hidden_states_come_in_the_stock_class(model):
         assert [tuple(layer.shape) for layer in out.decoder_hidden_states[step]] == [(rows, 1, 32)] * 2
     plain = model.generate(**padded(ROWS), **PAPER, return_dict_in_generate=True)
     assert plain.scores is None and plain.sequences_scores is None and plain.cross_attentions is None
+
+
+@pytest.mark.parametrize("options", [PAPER, {"num_beams": 4}, {"num_beams": 1}], ids=["paper", "stock", "greedy"])
+def test_report_57_one_hypothesis_attentions_are_those_of_a_plain_forward(model, options):
+    settings = {**options, "return_dict_in_generate": True, "max_new_tokens": 12}
+    with pytest.raises(ValueError, match="output_attentions=True"):
+        cross_attentions(model.generate(**padded(ROWS), **settings))
+    settings["output_attentions"] = True
+    out = model.generate(**padded(ROWS), **settings)
+    for index, row in enumerate(padded(ROWS)["input_ids"]):
+        weights, tokens = cross_attentions(out, index)
+        target = generated(out.sequences[index : index + 1])[0]
+        assert tokens.tolist()[: len(target)] == target
+        with torch.no_grad():
+            decoder = torch.tensor([[START, *target[:-1]]])
+            mask = row.ne(PAD)[None].long()
+            plain = model(row[None], attention_mask=mask, decoder_input_ids=decoder, output_attentions=True)
+        expected = torch.cat(plain.cross_attentions)  # [layers, H, T, S]
+        torch.testing.assert_close(weights[:, :, : len(target)], expected, **TOLERANCE)
 
 
 class Favour(LogitsProcessor):
