@@ -221,6 +221,45 @@ def test_scores_add_up_and_the_best_comes_first(model, room):
     torch.testing.assert_close(steps.sum(-1) / penalties, out.sequences_scores, **TOLERANCE)
 
 
+@torch.no_grad()
+def straightforward(model, source: list[int], beams: int, alpha: float, extra: int) -> tuple[list[int], float]:
+    """tensor2tensor's search of one sentence in lists, every step a plain forward: it keeps k finished hypotheses, and
+    stops when the best live one, at the penalty of the limit, can't beat the worst of them.
+    """
+    limit = len(source) + 1 + extra
+    live, finished = [((), 0.0)], []
+    for length in range(1, limit + 1):
+        decoder = torch.tensor([[START, *target] for target, _ in live])
+        ids = torch.tensor([[*source, END]] * len(live))
+        steps = model(ids, decoder_input_ids=decoder, use_cache=False).logits[:, -1].log_softmax(-1).tolist()
+        grown = [
+            ((*target, token), log_p + step)
+            for (target, log_p), row in zip(live, steps, strict=True)
+            for token, step in enumerate(row)
+        ]
+        grown = sorted(grown, key=lambda each: -each[1])[: 2 * beams]
+        finished += [(target, log_p / ((5 + length) / 6) ** alpha) for target, log_p in grown if target[-1] == END]
+        finished = sorted(finished, key=lambda each: -each[1])[:beams]
+        live = [each for each in grown if each[0][-1] != END][:beams]
+        if finished and finished[-1][1] > live[0][1] / ((5 + limit) / 6) ** alpha:
+            break
+    target, score = finished[0] if finished else (live[0][0], live[0][1] / ((5 + limit) / 6) ** alpha)
+    return list(target), score
+
+
+@pytest.mark.parametrize("alpha", [0.6, 2.0])
+def test_the_winner_is_that_of_the_straightforward_search(model, alpha):
+    torch.manual_seed(1)
+    rows = [torch.randint(3, 11, (1 + number % 8,)).tolist() for number in range(24)]
+    settings = {"search": "paper", "num_beams": 3, "length_penalty": alpha, "max_extra_tokens": 4}
+    found = generated(model.generate(**padded(rows), **settings))
+    out = model.generate(**padded(rows), **settings, return_dict_in_generate=True, output_scores=True)
+    for row, target, score in zip(rows, found, out.sequences_scores.tolist(), strict=True):
+        expected, expected_score = straightforward(model, row, beams=3, alpha=alpha, extra=4)
+        assert target[: len(expected)] == expected and not any(target[len(expected) :])
+        assert score == pytest.approx(expected_score, abs=1e-5)
+
+
 def test_one_beam_is_greedy_search(model):
     greedy = model.generate(**padded(ROWS), num_beams=1, do_sample=False, max_new_tokens=12)
     paper = model.generate(**padded(ROWS), search="paper", num_beams=1, max_new_tokens=12)
