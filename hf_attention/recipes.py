@@ -19,13 +19,30 @@ from typing import Any
 
 import torch
 import yaml
+from sacrebleu import BLEU
 from transformers import GenerationConfig, Seq2SeqTrainingArguments
+from transformers.trainer_utils import IntervalStrategy
 
 from .model.configuration_vanilla_transformer import OWN_FIELDS, VanillaTransformerConfig
 from .model.generation_vanilla_transformer import SEARCHES, checked_extra_tokens
 
 
 logger = logging.getLogger(__name__)
+
+PAIR_FILES = (".tsv", ".jsonl", ".json", ".parquet", ".arrow")
+NOT_HERE = {  # fields of Seq2SeqTrainingArguments that only scripts read, and what takes their place in this one
+    "resume_from_checkpoint": "--resume",
+    "do_train": "training is what this is for",
+    "do_eval": "eval_strategy",
+    "do_predict": "test_files",
+}
+POSITIVE = (
+    "per_device_train_batch_size",
+    "per_device_eval_batch_size",
+    "gradient_accumulation_steps",
+    "learning_rate",
+    "num_train_epochs",
+)
 
 # What a generation config may hold: the stock fields, and the two that choose the paper's search.
 GENERATION_FIELDS = {**GenerationConfig().to_dict(), "search": None, "max_extra_tokens": None}
@@ -53,9 +70,9 @@ class DataArguments:
             tokenised already.
     """
 
-    train_files: list[str] | None = None
-    validation_files: list[str] | None = None
-    test_files: list[str] | None = None
+    train_files: list[str] | str | None = None
+    validation_files: list[str] | str | None = None
+    test_files: list[str] | str | None = None
     data_dir: str = "."
     dataset: str | None = None
     dataset_config: str | None = None
@@ -79,15 +96,27 @@ class DataArguments:
             value = getattr(self, name)
             if value is not None and value < 2:  # one word and its end of sentence
                 raise ValueError(f"{name}={value}: want at least 2.")
+        if self.bleu_tokenize not in BLEU.TOKENIZERS:
+            raise ValueError(f"bleu_tokenize={self.bleu_tokenize!r}: want one of {', '.join(BLEU.TOKENIZERS)}.")
         for split in ("train", "validation", "test"):
             names = getattr(self, f"{split}_files")
-            if names is not None and (len(names) not in (1, 2) or not all(isinstance(name, str) for name in names)):
-                raise ValueError(f"{split}_files={names}: want [source, target], or one TSV or JSON-lines file.")
+            names = [names] if isinstance(names, str) else names
+            setattr(self, f"{split}_files", names)
+            if names is None or (len(names) == 2 and all(isinstance(name, str) for name in names)):
+                continue
+            if len(names) != 1 or Path(str(names[0])).suffix.lower() not in PAIR_FILES:
+                raise ValueError(
+                    f"{split}_files={names}: want [source, target], or one file of pairs, {', '.join(PAIR_FILES)}."
+                )
 
     def files(self, split: str) -> list[Path] | None:
         """The paths of `train`, `validation` or `test`, or None where the recipe has none."""
         names = getattr(self, f"{split}_files")
         return None if names is None else [Path(self.data_dir, name) for name in names]
+
+    def has(self, split: str) -> bool:
+        """Whether the recipe names pairs for `train`, `validation` or `test`."""
+        return getattr(self, f"{split}_files" if self.dataset is None else f"{split}_split") is not None
 
 
 @dataclass
@@ -108,6 +137,8 @@ def load_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
         ValueError: a file that can't be read, a key that is no field, a value that doesn't fit. It names them.
     """
     given, overriding = _read(Path(path)), parse_overrides(overrides)
+    if "extends" in overriding:
+        raise ValueError(f"extends={overriding['extends']!r}: want it in the recipe's file.")
     rows, row = given.pop("rows", None), overriding.pop("row", None)
     if rows is not None:
         if row not in rows:
@@ -159,14 +190,30 @@ def build_recipe(given: Mapping[str, Any]) -> Recipe:
                 f"{key}={value!r} is no field of the model's config, Seq2SeqTrainingArguments, GenerationConfig or "
                 f"DataArguments{hint}"
             )
-    config = VanillaTransformerConfig(**model)
-    return Recipe(
+    config, pairs = VanillaTransformerConfig(**model), DataArguments(**data)
+    recipe = Recipe(
         config=config,
-        training=_training_arguments(training, config, data),
+        training=_training_arguments(training, config, pairs),
         generation=_generation_config(generation, config),
-        data=DataArguments(**data),
+        data=pairs,
         given=dict(given),
     )
+    _check_together(recipe)
+    return recipe
+
+
+def _check_together(recipe: Recipe) -> None:
+    """What each object accepts and the run would stumble over, hours later, at its first evaluation."""
+    strategy = IntervalStrategy(recipe.training.eval_strategy).value
+    if strategy != "no" and not recipe.data.has("validation"):
+        raise ValueError(
+            f"eval_strategy={strategy} and no validation pairs: want validation_files, or eval_strategy=no."
+        )
+    limit = recipe.config.max_position_embeddings
+    if recipe.config.position_encoding == "learned":
+        for name, value in (("max_tokens", recipe.data.max_tokens), ("max_length", recipe.generation.max_length)):
+            if value is not None and value > limit:
+                raise ValueError(f"{name}={value}, but learned positions end at max_position_embeddings={limit}.")
 
 
 def peak_learning_rate(d_model: int, warmup_steps: float) -> float:
@@ -211,11 +258,14 @@ def fit_generation(name: str, value: Any) -> Any:
         raise ValueError(f"{name}={value!r} is no field of GenerationConfig{hint}")
     takes_words = ("early_stopping", "cache_implementation", "stop_strings", "search")
     counts = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
+    if name in counts and value is not None:
+        number = _number(value)
+        if isinstance(value, bool) or number is None or not number.is_integer() or number < 1:
+            raise ValueError(f"{name}={value!r}: want a positive integer.")
+        return int(number)
     if isinstance(value, str) and name not in takes_words:
         value = fit(name, value, float)
         value = int(value) if value.is_integer() else value
-    if name in counts and value is not None and (not isinstance(value, int) or value < 1):
-        raise ValueError(f"{name}={value!r}: want a positive integer.")
     if name == "max_extra_tokens":
         checked_extra_tokens(value)
     if name == "search" and value not in (None, *SEARCHES):
@@ -231,10 +281,20 @@ def _number(value: Any) -> float | None:
 
 
 def _training_arguments(
-    given: dict[str, Any], config: VanillaTransformerConfig, data: Mapping[str, Any]
+    given: dict[str, Any], config: VanillaTransformerConfig, data: DataArguments
 ) -> Seq2SeqTrainingArguments:
     if not given.get("output_dir"):
         raise ValueError("output_dir is missing: want the folder that the run is saved to.")
+    for name, instead in NOT_HERE.items():
+        if name in given:
+            raise ValueError(f"{name}={given[name]!r} has no effect here: want {instead}.")
+    for name in POSITIVE:
+        if given.get(name, 1) <= 0:
+            raise ValueError(f"{name}={given[name]!r}: want a positive number.")
+    if given.get("max_steps") == 0:
+        raise ValueError("max_steps=0: want a positive number, or -1 for num_train_epochs.")
+    if not 0 <= given.get("label_smoothing_factor", 0) < 1:
+        raise ValueError(f"label_smoothing_factor={given['label_smoothing_factor']!r}: want 0 <= factor < 1.")
     warmup_steps = given.get("warmup_steps", 0)
     if given.get("learning_rate") is None and warmup_steps >= 1:
         given["learning_rate"] = peak_learning_rate(config.d_model, warmup_steps)
@@ -242,7 +302,7 @@ def _training_arguments(
         raise ValueError(f"learning_rate is missing, and §5.3 gives none for warmup_steps={warmup_steps:g}: want one.")
     elif warmup_steps == 0:
         logger.warning("warmup_steps=0: post-norm rarely trains without warm-up (§5.3: 4000 steps).")
-    if data.get("tokens_per_batch", DataArguments.tokens_per_batch) is not None:
+    if data.tokens_per_batch is not None:
         if given.get("per_device_train_batch_size", 1) != 1:
             raise ValueError(
                 f"per_device_train_batch_size={given['per_device_train_batch_size']} and tokens_per_batch exclude "
@@ -268,13 +328,25 @@ def _generation_config(given: dict[str, Any], config: VanillaTransformerConfig) 
     return generation
 
 
+class OneOfEach(yaml.SafeLoader):
+    """Safe YAML in which a key that is given twice is an error; of two values one would be lost in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path.resolve() in seen:
         raise ValueError(f"{path}: extends itself.")
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        given = yaml.load(path.read_text(encoding="utf-8"), OneOfEach)
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}.") from error
+        by = f" ({seen[-1]} extends it; the path is relative to that file)" if seen else ""
+        raise ValueError(f"{path}: {error.strerror}{by}.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not YAML: {error}") from error
     if given is None:

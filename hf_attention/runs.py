@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 from datasets import Dataset
-from safetensors import SafetensorError
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, Seq2SeqTrainer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from .checkpoints import checkpoints_of
 from .corpus import load_pairs
@@ -25,6 +24,7 @@ from .model import VanillaTransformerForConditionalGeneration
 from .model.configuration_vanilla_transformer import OWN_FIELDS
 from .recipes import DataArguments, Recipe
 from .sharing import prepare_sharing
+from .text_files import replacing, write_lines
 from .tokenization import check_vocabulary, train_tokenizer
 
 
@@ -49,12 +49,15 @@ def open_run(recipe: Recipe, resume: bool) -> str | None:
         raise ValueError(
             f"output_dir={str(folder)!r} holds a run already: --resume goes on with it, another output_dir= is new."
         )
+    if (folder / "README.md").exists() and not (folder / RECIPE).exists():
+        raise ValueError(f"output_dir={str(folder)!r} has a README.md of something else: want a folder for the run.")
     given = {key: value for key, value in recipe.given.items() if not key.endswith("_token")}  # the Hub's are secrets
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if resume and (folder / RECIPE).exists():
             _compare(yaml.safe_load((folder / RECIPE).read_text(encoding="utf-8")), given)
-        write_beside(folder / RECIPE, yaml.safe_dump(given, sort_keys=False, allow_unicode=True))
+        with replacing(folder / RECIPE) as file:
+            yaml.safe_dump(given, file, sort_keys=False, allow_unicode=True)
     except OSError as error:
         raise ValueError(f"output_dir={str(folder)!r}: {error.strerror}.") from error
     return last
@@ -125,11 +128,14 @@ def load_data(recipe: Recipe) -> tuple[PreTrainedTokenizerBase, dict[str, Datase
     with recipe.training.main_process_first(desc="data"):
         pairs = {split: load_split(recipe.data, split) for split in ("train", "validation", "test")}
         tokenizer = load_tokenizer(recipe, pairs["train"])
-        return tokenizer, {
+        encoded = {
             split: encode_pairs(part, tokenizer, recipe.data.max_tokens, drop=split == "train")
             for split, part in pairs.items()
             if part is not None
         }
+    if len(encoded["train"]) == 0:
+        raise ValueError(f"max_tokens={recipe.data.max_tokens} leaves none of {len(pairs['train'])} training pairs.")
+    return tokenizer, encoded
 
 
 def build_trainer(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, encoded: dict[str, Dataset]) -> Seq2SeqTrainer:
@@ -155,12 +161,28 @@ def build_trainer(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, encoded: d
     )
 
 
+def train(trainer: Seq2SeqTrainer, checkpoint: str | None) -> None:
+    """Trains, from a checkpoint on if one is given. One that has all its steps behind it is loaded, nothing more."""
+    if checkpoint is None or not _is_last(checkpoint, trainer.args):
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return
+    logger.info("%s is the last of this run: there is nothing left to train", checkpoint)
+    trainer.model.load_state_dict(type(trainer.model).from_pretrained(checkpoint).state_dict())
+
+
+def _is_last(checkpoint: str, training: Seq2SeqTrainingArguments) -> bool:
+    state = json.loads(Path(checkpoint, "trainer_state.json").read_text(encoding="utf-8"))
+    if training.max_steps > 0:
+        return state["global_step"] >= training.max_steps
+    return state["global_step"] >= state["max_steps"] and state["num_train_epochs"] >= training.num_train_epochs
+
+
 def evaluate_test(trainer: Seq2SeqTrainer, test: Dataset) -> dict[str, Any]:
     """Scores the test set, writes `results.json` and returns its content: loss, BLEU and its signature."""
     scores: dict[str, Any] = trainer.evaluate(test, metric_key_prefix="test")
     scores["signature"] = trainer.compute_metrics.signature if trainer.compute_metrics else None
     if trainer.is_world_process_zero():
-        write_beside(Path(trainer.args.output_dir, "results.json"), json.dumps(scores, indent=2) + "\n")
+        write_lines(Path(trainer.args.output_dir, "results.json"), json.dumps(scores, indent=2).splitlines())
     return scores
 
 
@@ -179,18 +201,19 @@ def write_card(trainer: Seq2SeqTrainer, recipe: Recipe, encoded: dict[str, Datas
         results=bleu,
         signature=scores.get("signature"),
         dataset_ids=[data.dataset] if data.dataset else [],
+        example=trainer.processing_class.decode(encoded["train"][0]["input_ids"], skip_special_tokens=True),
     )
 
 
 def or_rescue(trainer: Seq2SeqTrainer, step: Callable[[], Any]) -> Any:
-    """Runs `step`; if writing fails, saves the weights elsewhere before the error goes on: no training is lost.
+    """Runs `step`; if it fails, saves the weights elsewhere before the error goes on: no training is lost.
 
     Raises:
-        ValueError: `step` failed to write. The message says where the model is now.
+        ValueError: `step` failed after some training. The message says where the model is now.
     """
     try:
         return step()
-    except (OSError, RuntimeError, SafetensorError) as error:  # torch.save wraps a full disk in a RuntimeError
+    except Exception as error:  # a full disk, a failing evaluation, a device out of memory: the weights are still here
         if trainer.state.global_step == 0:
             raise
         folder = tempfile.mkdtemp(prefix="hf_attention-rescued-")
@@ -208,10 +231,3 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         for parameter, value in ((mmap_max, 0), (trim_threshold, 2**31 - 1), (top_pad, 2**26)):
             mallopt(parameter, value)
-
-
-def write_beside(path: Path, text: str) -> None:
-    """Writes beside `path` and renames, so that a reader never sees half a file."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from .text_files import replacing
+
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -125,9 +127,8 @@ def write_model_card(
     )
     path = Path(folder) / "README.md"
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".README.md.{os.getpid()}")
-    card.save(beside)
-    beside.replace(path)
+    with replacing(path) as file:
+        file.write(str(card))
     return path
 
 

@@ -28,6 +28,7 @@ WRONG = {  # given, and the words that the message must hold
     "id out of range": ({"vocab_size": 5, "eos_token_id": 5}, ["eos_token_id=5", "vocab_size - 1 = 4"]),
     "no pad": ({"pad_token_id": None}, ["pad_token_id=None"]),
     "pad is eos (report 56)": ({"pad_token_id": 2}, ["pad_token_id=2", "eos_token_id"]),
+    "two names": ({"hidden_size": 64, "d_model": 32}, ["hidden_size=64", "d_model=32"]),
     "dtype": ({"dtype": "float23"}, ["dtype='float23'", "bfloat16"]),
     "decoder only": ({"is_encoder_decoder": False}, ["is_encoder_decoder=False"]),
 }
@@ -53,6 +54,14 @@ def test_rows_a_and_b_of_table_3_set_the_widths_of_heads():
     assert (row_b.d_k, row_b.d_v) == (16, 64)
     odd = VanillaTransformerConfig(num_heads=7, d_k=10, d_v=10)
     assert odd.d_k == 10
+
+
+def test_stock_names_count_as_the_fields_they_stand_for():
+    config = VanillaTransformerConfig(
+        hidden_size=64, num_hidden_layers=3, num_attention_heads=4, intermediate_size=100
+    )
+    assert (config.d_model, config.d_k, config.d_ff) == (64, 16, 100)
+    assert (config.num_layers, config.num_decoder_layers) == (3, 3)
 
 
 def saved(tmp_path, **change):

@@ -467,3 +467,14 @@ def test_marians_own_tokenizer(tmp_path):
     assert texts(pipe(SENTENCES, batch_size=2, **SHORT)) == alone
     cut = pipe.preprocess("a dog runs in the park " * 10, truncation=True)["input_ids"][0]
     assert len(cut) == 32 and cut[-1] == tokenizer.eos_token_id
+
+
+def test_half_a_surrogate_pair_is_refused(pipe):
+    with pytest.raises(ValueError, match="half of a surrogate pair"):
+        pipe("a \ud800 dog", **SHORT)
+
+
+def test_another_models_tokenizer_is_refused_when_it_shows(tokenizer):
+    small = TranslationPipeline(marian(vocab_size=6), tokenizer, task="translation", device="cpu")
+    with pytest.raises(ValueError, match=r"gives id \d+, and the model has 6 tokens"):
+        small(VERSE, **SHORT)

@@ -118,7 +118,16 @@ WRONG = {
     "heads": ({"num_heads": 7}, "num_heads=7"),
     "two sources": ({"dataset": "wmt/wmt14"}, "either dataset or train_files"),
     "three files": ({"train_files": ["a", "b", "c"]}, "train_files=.*want"),
-    "one word": ({"train_files": "a"}, "train_files='a': want list"),
+    "one file": ({"train_files": "a.csv"}, r"train_files=\['a.csv'\]: want .*\.tsv"),
+    "no validation": ({"eval_strategy": "steps"}, "eval_strategy=steps and no validation pairs"),
+    "BLEU": ({"bleu_tokenize": "13b"}, "bleu_tokenize='13b': want one of none, .*13a"),
+    "evaluation batch": ({"per_device_eval_batch_size": 0}, "per_device_eval_batch_size=0: want a positive"),
+    "accumulation": ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps=0: want a positive"),
+    "rate": ({"learning_rate": -1}, "learning_rate=-1.0: want a positive"),
+    "no steps": ({"max_steps": 0}, "max_steps=0: want"),
+    "smoothing": ({"label_smoothing_factor": 2}, "label_smoothing_factor=2.0: want 0 <="),
+    "not read here": ({"resume_from_checkpoint": "x"}, "resume_from_checkpoint='x' has no effect here: want --resume"),
+    "table": ({"position_encoding": "learned", "max_length": 2000}, "max_length=2000, but learned .*=1024"),
     "batch": ({"per_device_train_batch_size": 8}, "tokens_per_batch=null"),
     "budget": ({"tokens_per_batch": 0}, "tokens_per_batch=0: want at least 2"),
     "budget as text": ({"tokens_per_batch": "many"}, "tokens_per_batch='many'"),
@@ -159,8 +168,9 @@ def test_a_recipe_states_its_difference_and_overrides_win(tmp_path):
     [
         ("- a\n- b\n", "field: value"),
         ("d_model: [1\n", "not YAML"),
-        ("extends: nowhere.yaml\n", "nowhere.yaml: No such file"),
+        ("extends: nowhere.yaml\n", r"nowhere.yaml: No such file or directory \(.*a.yaml extends it"),
         ("extends: a.yaml\n", "extends itself"),
+        ("d_model: 64\nd_ff: 2\nd_model: 32\n", "'d_model' is given twice"),
         ("", "no training pairs|output_dir is missing"),
     ],
 )
@@ -169,6 +179,8 @@ def test_unreadable_files(tmp_path, text, message):
         load_recipe(write(tmp_path / "a.yaml", text))
     with pytest.raises(ValueError, match="field=value"):
         load_recipe(write(tmp_path / "a.yaml", ""), ["d_model"])
+    with pytest.raises(ValueError, match="extends='b.yaml': want it in the recipe's file"):
+        load_recipe(write(tmp_path / "a.yaml", ""), ["extends=b.yaml"])
 
 
 def test_the_three_stock_schemas_do_not_overlap_ours():

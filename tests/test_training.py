@@ -141,6 +141,15 @@ def test_a_dataset_by_name_with_a_translation_column(tmp_path):
     assert done.returncode == 0 and "test BLEU" in done.stdout, done.stderr
 
 
+def test_a_finished_run_is_not_trained_on(tmp_path, corpus):
+    assert train(tmp_path, corpus, "output_dir=run", "max_steps=2", eval_strategy="no").returncode == 0
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    again = train(tmp_path, corpus, "--resume", "output_dir=run", "max_steps=2", eval_strategy="no")
+    assert again.returncode == 0 and "nothing left to train" in again.stderr and "test BLEU" in again.stdout
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+    assert not (tmp_path / "run" / "checkpoint-3").exists()
+
+
 MISTAKES = {
     "two kinds of batches": (["per_device_train_batch_size=2"], "tokens_per_batch=null"),
     "misspelt key": (["warmup_step=3"], "warmup_step"),
@@ -150,6 +159,7 @@ MISTAKES = {
     "no such tokenizer": (["tokenizer=nowhere"], "nowhere"),
     "nothing to resume": (["--resume"], "no whole checkpoint"),
     "folder is a file": (["output_dir=recipe.yaml"], "recipe.yaml"),
+    "nothing short enough": (["max_tokens=2"], "max_tokens=2 leaves none of 300"),
     "pair longer than a batch": (["tokens_per_batch=4"], "tokens_per_batch"),
 }
 

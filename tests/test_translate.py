@@ -161,12 +161,25 @@ def test_our_own_model(tmp_path):
 # files and streams
 
 
-def test_a_line_that_is_not_utf8_is_named_and_costs_nothing(folder, tmp_path, capsys):
-    source, output = tmp_path / "source", write(tmp_path / "output", ["kept"])
-    source.write_bytes(b"good\nbad \xff\n")
-    assert translate(folder, "--input", source, "--output", output) == 1
-    assert capsys.readouterr().err == f"error: {source}, line 2: not UTF-8 (byte 0xff after 4 good ones)\n"
-    assert output.read_text() == "kept\n" and len(list(tmp_path.iterdir())) == 2
+def test_a_line_that_is_not_utf8_is_named_and_still_a_line(folder, tmp_path, capsys, caplog):
+    source, output = tmp_path / "source", tmp_path / "output"
+    source.write_bytes(b"good\nbad \xff\nalso \xfe\n")
+    assert translate(folder, "--input", source, "--output", output, "num_beams=1") == 0
+    assert f"{source}, line 2: not UTF-8 (byte 0xff after 4 good ones)" in caplog.text and "line 3" not in caplog.text
+    assert output.read_text().count("\n") == 3
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(folder, tmp_path):
+    source = write(tmp_path / "source", ["a"])
+    real, link, pipe = write(tmp_path / "real", ["old"]), tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(real)
+    assert translate(folder, "--input", source, "--output", link, "num_beams=1") == 0
+    assert link.is_symlink() and real.read_text() == alone("a", num_beams=1) + "\n"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert translate(folder, "--input", source, "--output", pipe, "num_beams=1") == 0
+    assert pipe.is_fifo() and os.read(reader, 1000).decode() == real.read_text()
+    os.close(reader)
 
 
 def test_lines_before_an_error_of_the_stream_are_translated(folder):
@@ -267,7 +280,7 @@ def test_a_folder_that_does_not_translate_is_one_line(folder, tmp_path, capsys, 
     [
         ("num_beam=4", "num_beam=4 is no field of GenerationConfig: did you mean 'num_beams'"),
         ("num_beams", "'num_beams': want field=value"),
-        ("num_beams=x", "num_beams='x': want float"),
+        ("num_beams=x", "num_beams='x': want a positive integer"),
         ("top_k=-1 do_sample=true", "translates nothing with"),
         ("max_new_tokens=0", "max_new_tokens"),
         ("num_return_sequences=2", "num_return_sequences"),

@@ -25,7 +25,10 @@ def main() -> None:
     print(f"1. A corpus of generated sentences: {data}")
     write_pig_latin(data)
     print(f"2. Vocabulary, training and BLEU on sentences that were held out: {model}", flush=True)
-    shutil.rmtree(model, ignore_errors=True)  # of the last demo
+    if model.exists():  # the last demo's
+        previous = model.with_name("demo.previous")
+        shutil.rmtree(previous, ignore_errors=True)
+        model.rename(previous)
     arguments = [HERE.parent / "configs" / "tiny.yaml", f"data_dir={data}", f"output_dir={model}", *sys.argv[1:]]
     trained = subprocess.run([sys.executable, HERE / "train.py", *arguments], check=False)
     if trained.returncode:

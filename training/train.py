@@ -21,6 +21,7 @@ from hf_attention.runs import (
     load_data,
     open_run,
     or_rescue,
+    train,
     write_card,
 )
 
@@ -46,7 +47,7 @@ def main() -> None:
     tokenizer, encoded = load_data(recipe)
     trainer = build_trainer(recipe, tokenizer, encoded)
     write_card(trainer, recipe, encoded, scores={})
-    or_rescue(trainer, lambda: trainer.train(resume_from_checkpoint=checkpoint))
+    or_rescue(trainer, lambda: train(trainer, checkpoint))
     or_rescue(trainer, trainer.save_model)  # before anything else can fail
 
     if "test" in encoded:

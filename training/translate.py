@@ -24,12 +24,16 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="written when all is translated (default: stdout, as it comes)")
     arguments = parser.parse_intermixed_args()
     total = None
-    if arguments.input and arguments.input.is_file():  # read once before the long work: a bad line is found now
-        total = sum(1 for _ in read_lines(arguments.input))
+    if arguments.input:
+        if arguments.input.is_file():
+            with open(arguments.input, "rb") as file:
+                total = sum(1 for _ in file)
+        elif not arguments.input.exists():
+            raise ValueError(f"{arguments.input}: no such file")
     check_output_file(arguments.output)
 
     translate = translator_from(arguments)
-    lines = translate(read_lines(arguments.input or "/dev/stdin"))
+    lines = translate(read_lines(arguments.input or "/dev/stdin", replace_bad=True))
     progress = tqdm(lines, desc="translating", unit=" lines", total=total)
     if arguments.output:
         write_lines(arguments.output, progress)

@@ -126,6 +126,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._refuse_unknown_names(kwargs)
+        self._read_stock_names(kwargs)
         self.check()
         if self.pad_token_id == self.eos_token_id:
             message = (
@@ -179,6 +180,15 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 continue
             hint = f"did you mean {similar[0]!r}?" if similar else f"the fields are {', '.join(OWN_FIELDS)}."
             raise ValueError(f"{name}={value!r} is not a field of {type(self).__name__}: {hint}")
+
+    def _read_stock_names(self, extra: dict[str, Any]) -> None:
+        """`hidden_size=64` is `d_model=64`, and counts before the fields that follow from it."""
+        for alias, name in self.attribute_map.items():
+            if alias in extra:
+                value, ours = extra.pop(alias), getattr(self, name)
+                if ours not in (value, getattr(type(self), name)):
+                    raise ValueError(f"{alias}={value!r} and {name}={ours!r} are two values for one field.")
+                setattr(self, name, value)
 
     def check(self) -> None:
         """Raises the `ValueError` of the class docstring for values that changed after construction.

@@ -105,6 +105,8 @@ class TranslationPipeline(Pipeline):
         """Encodes one sentence: `input_ids` and `attention_mask` [1, S], and what `_forward` has to know of it."""
         if not isinstance(text, str):
             raise ValueError(f"Cannot translate {text!r} of type {type(text).__name__}: want a string.")
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise ValueError(f"Cannot translate {text!r}: half of a surrogate pair is not Unicode text.")
         src_lang, tgt_lang = self._languages(src_lang, tgt_lang)
         blank = not text.strip()
         prefix = self._task_params(src_lang, tgt_lang).get("prefix") or getattr(self.model.config, "prefix", None)
@@ -112,6 +114,7 @@ class TranslationPipeline(Pipeline):
         encoded = self._encode("a" if blank else (prefix or "") + text, src_lang, tgt_lang, truncation)
         if not blank:
             self._check_length(text, encoded["input_ids"].shape[1])
+            self._check_ids(encoded["input_ids"])
         features = {name: encoded[name] for name in ("input_ids", "attention_mask")}
         if "forced_bos_token_id" in encoded:
             features["forced_bos_token_id"] = torch.tensor([encoded["forced_bos_token_id"]])
@@ -241,6 +244,14 @@ class TranslationPipeline(Pipeline):
             raise ValueError(
                 f"The source {start!r} has {length} tokens, and the model reads at most {limit}: split it, or pass "
                 "truncation=True to have it cut."
+            )
+
+    def _check_ids(self, ids: torch.Tensor) -> None:
+        known = self.model.get_input_embeddings().num_embeddings
+        if int(ids.max()) >= known:
+            raise ValueError(
+                f"The tokenizer gives id {int(ids.max())}, and the model has {known} tokens: want the tokenizer that "
+                "was trained with it."
             )
 
     def _padding(self, *shape: int) -> torch.Tensor:
