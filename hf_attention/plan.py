@@ -37,7 +37,8 @@ def plan(recipe: Recipe) -> str:
         "learning rate": ", ".join(f"{rate:.3g} at {step:,}" for step, rate in learning_rates(recipe).items()),
         "memory": f"{parameters * 16 / 2**30:.2f} GiB for weights, gradients and Adam's two moments; "
         f"{scores / 2**30:.2f} GiB for the scores of a batch and their gradient",
-        "decoding": f"beam {generation.num_beams or 1}, length penalty {generation.length_penalty or 1.0}",
+        "decoding": f"{getattr(generation, 'search', None) or 'stock'} search, beam {generation.num_beams or 1}, "
+        f"length penalty {1.0 if generation.length_penalty is None else generation.length_penalty}",
         "saved": f"{training.output_dir}: a checkpoint every {every}, {kept} kept; the model at the end",
     }
     width = max(map(len, lines))

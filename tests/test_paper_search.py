@@ -8,7 +8,7 @@ import fresh
 import pytest
 import stock
 import torch
-from conftest import build_model
+from conftest import REPOSITORY, build_model
 from transformers import (
     DynamicCache,
     GenerationConfig,
@@ -25,7 +25,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from hf_attention import BatchCollator, VanillaTransformerForConditionalGeneration
 from hf_attention.generation import beam_search, cross_attentions, length_penalty
-from hf_attention.recipes import build_recipe
+from hf_attention.recipes import build_recipe, load_recipe
 
 
 PAD, START, END = 0, 1, 2
@@ -603,6 +603,14 @@ def test_translate_refuses_it_for_other_models(tmp_path, capsys):
     folder = stock.save_stock(tmp_path / "marian")
     assert stock.run_script("translate.py", "--model", folder, "--input", source, "search=paper") == 1
     assert "search=paper is for our own models" in capsys.readouterr().err
+
+
+def test_report_51_the_papers_search_is_the_recipes_default():
+    """Section 6.1: beam 4, α = 0.6, source + 50. The bound for the stock search must not come before that."""
+    recipe = load_recipe(REPOSITORY / "configs" / "base.yaml")
+    made = recipe.generation
+    assert (made.search, made.num_beams, made.length_penalty, made.max_extra_tokens) == ("paper", 4, 0.6, 50)
+    assert made.max_length > recipe.data.max_tokens + made.max_extra_tokens
 
 
 def test_recipes_know_it():
