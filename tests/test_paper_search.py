@@ -497,6 +497,9 @@ def test_stock_search_is_unchanged_where_nobody_asks(model):
     stock_answer = GenerationMixin.generate(model, **padded(ROWS), **settings).tolist()
     assert model.generate(**padded(ROWS), **settings).tolist() == stock_answer
     assert model.generate(**padded(ROWS), **settings, search="stock").tolist() == stock_answer
+    ids, mask = padded(ROWS).values()
+    by_position = model.generate(ids, GenerationConfig(**settings), None, None, attention_mask=mask)
+    assert by_position.tolist() == stock_answer
 
 
 @pytest.fixture

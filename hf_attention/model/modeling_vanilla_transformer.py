@@ -482,11 +482,15 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         self.generation_config._from_model_config = None
 
     def generate(
-        self, inputs: torch.Tensor | None = None, generation_config: GenerationConfig | None = None, **kwargs: Any
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         """As the stock method; with `search="paper"`, here or in the generation config, by the beam search of §6.1."""
         generation_config, kwargs = with_search(self, inputs, generation_config, kwargs)
-        return super().generate(inputs, generation_config, **kwargs)
+        return super().generate(inputs, generation_config, *args, **kwargs)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Figure 1, "outputs (shifted right)": the start symbol, then every label but the last. [B, T] -> [B, T]"""
