@@ -17,7 +17,7 @@ from hf_attention.toy import pig_latin, write_pig_latin
 
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "runs"
-SENTENCES = ["she pet the dog", "a thirsty owl watched the quiet village", "nobody found our golden key yesterday"]
+SENTENCES = ["she pet the dog", "a thirsty owl watched the quiet village", "nobody found our golden crown yesterday"]
 
 
 def main() -> None:
