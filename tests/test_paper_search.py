@@ -657,7 +657,7 @@ def test_any_encoder_decoder_can_be_searched(beams):
         ({"streamer": TextIteratorStreamer(stock.byte_tokenizer()), "num_beams": 1}, "streamer does not go"),
         ({"num_beam": 4}, "num_beam"),
     ],
-    ids=str,
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
 def test_what_it_does_not_do_is_said(model, options, message):
     with pytest.raises(ValueError, match=message):
