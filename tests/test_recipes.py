@@ -44,14 +44,15 @@ def test_big_differs_as_the_paper_says():
     assert base.data == big.data
 
 
-# Table 3: parameters in millions, where it prints them for d_model 512. With 256 and 1024 the embedding's size counts,
-# and the paper's vocabulary is not known: 37,000 pieces give 26.8 and 163.9, the paper prints 28 and 168.
+# Table 3: parameters in millions. Left out: d_model 1024 (168), where the embedding counts most and the paper's
+# vocabulary is not known; 37,000 pieces give 163.9.
 TABLE_3 = {
     "B-d_k-16": 58,
     "B-d_k-32": 60,
     "C-layers-2": 36,
     "C-layers-4": 50,
     "C-layers-8": 80,
+    "C-d_model-256": 28,
     "C-d_ff-1024": 53,
     "C-d_ff-4096": 90,
 }
