@@ -10,6 +10,8 @@ import torch
 from datasets import Dataset
 from transformers import BatchEncoding, DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
+from .tokenization import check_positive
+
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +28,7 @@ def encode_pairs(
     ever cut. `datasets` keeps the result on disk, so the same call is quick the next time.
     """
     if max_tokens is not None:
-        _check_positive("max_tokens", max_tokens)
+        check_positive("max_tokens", max_tokens)
     if missing := {"source", "target"} - set(pairs.column_names):
         raise ValueError(f"pairs have no column {sorted(missing)}, they have {pairs.column_names}")
     if tokenizer.eos_token_id is None or tokenizer("a")["input_ids"][-1] != tokenizer.eos_token_id:
@@ -70,11 +72,6 @@ def _keep(dataset: Dataset, drop: bool, fault: str, faultless: Callable[..., lis
     return kept if drop else dataset
 
 
-def _check_positive(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is {value!r}, wanted a positive integer")
-
-
 class BatchPlan:
     """Which pairs share a batch, from nothing but their lengths.
 
@@ -102,8 +99,8 @@ class BatchPlan:
         seed: int = 0,
         multiple_of: int = 1,
     ):
-        _check_positive("tokens_per_batch", tokens_per_batch)
-        _check_positive("multiple_of", multiple_of)
+        check_positive("tokens_per_batch", tokens_per_batch)
+        check_positive("multiple_of", multiple_of)
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed is {seed!r}, wanted an integer that is not negative")
         if len(source_lengths) == 0:

@@ -3,7 +3,6 @@
 import ctypes
 import json
 import logging
-import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from .model.configuration_vanilla_transformer import OWN_FIELDS
 from .recipes import DataArguments, Recipe
 from .sharing import prepare_sharing
 from .text_files import replacing, write_lines
-from .tokenization import check_vocabulary, train_tokenizer
+from .tokenization import check_vocabulary, save_tokenizer, train_tokenizer
 
 
 logger = logging.getLogger(__name__)
@@ -107,10 +106,7 @@ def load_tokenizer(recipe: Recipe, train: Dataset) -> PreTrainedTokenizerBase:
         raise ValueError(f"tokenizer={given!r} is no folder: want one that training/build_tokenizer.py has written.")
     if not folder.is_dir():
         logger.info("Training a tokenizer with vocab_size=%d on %d pairs", recipe.config.vocab_size, len(train))
-        tokenizer = train_tokenizer(_texts(train), recipe.config.vocab_size)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
-            tokenizer.save_pretrained(Path(beside, TOKENIZER_FOLDER))
-            os.replace(Path(beside, TOKENIZER_FOLDER), folder)
+        save_tokenizer(train_tokenizer(_texts(train), recipe.config.vocab_size), folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     if given is None:
         recipe.config.vocab_size = len(tokenizer)

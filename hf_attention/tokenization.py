@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -44,8 +45,8 @@ def train_tokenizer(
     A `vocab_size` that cannot be met (fewer than 259, or more than the text has to offer) is a warning that says both
     numbers. `ValueError`: `vocab_size` is no positive integer; no text at all; a file that is missing or not UTF-8.
     """
-    _check_positive("vocab_size", vocab_size)
-    _check_positive("min_frequency", min_frequency)
+    check_positive("vocab_size", vocab_size)
+    check_positive("min_frequency", min_frequency)
     if vocab_size < SMALLEST_VOCABULARY:
         logger.warning(
             "vocab_size is %d, the smallest possible is %d (256 bytes, 3 special tokens): building that",
@@ -121,9 +122,23 @@ def _text(files_or_iterator: str | Path | Sequence[str | Path] | Iterable[str]) 
     return (line for path in files_or_iterator for line in read_lines(path))
 
 
-def _check_positive(name: str, value: int) -> None:
+def check_positive(name: str, value: int) -> None:
+    """`ValueError` unless `value` is a positive integer."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} is {value!r}, wanted a positive integer")
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Beside and renamed: whole where the folder is new, file by file where it exists, so nobody reads half a file."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside:
+        whole = Path(beside, folder.name)
+        tokenizer.save_pretrained(whole)
+        if not folder.exists():
+            os.replace(whole, folder)
+            return
+        for file in whole.iterdir():
+            os.replace(file, folder / file.name)
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:

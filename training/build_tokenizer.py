@@ -5,14 +5,11 @@ python training/build_tokenizer.py train.en train.de --vocab-size 10000 --output
 
 import argparse
 import os
-import tempfile
 from pathlib import Path
-
-from transformers import PreTrainedTokenizerFast
 
 from hf_attention.cli import run
 from hf_attention.text_files import read_lines
-from hf_attention.tokenization import train_tokenizer
+from hf_attention.tokenization import save_tokenizer, train_tokenizer
 
 
 def main() -> None:
@@ -25,20 +22,11 @@ def main() -> None:
         raise ValueError(f"--output is {str(arguments.output)!r}, wanted a folder")  # asked before the long work
 
     tokenizer = train_tokenizer(arguments.files, arguments.vocab_size)
-    save(tokenizer, arguments.output)
+    save_tokenizer(tokenizer, arguments.output)
 
     example = next(line for path in arguments.files for line in read_lines(path) if line.strip())
     print(f"{arguments.output}{os.sep}: {len(tokenizer)} pieces from {len(arguments.files)} files")
     print(f"{example} -> {' '.join(tokenizer(example).tokens())}")
-
-
-def save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Beside and renamed, file by file: whoever reads `folder` meanwhile sees no half-written file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside:
-        tokenizer.save_pretrained(beside)
-        for file in Path(beside).iterdir():
-            os.replace(file, folder / file.name)
 
 
 if __name__ == "__main__":
