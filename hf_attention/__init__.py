@@ -22,6 +22,7 @@ _LAZY = {
     "BatchCollator": "data",
     "LabelSmoothedCrossEntropy": "loss",
     "TokenBatches": "data",
+    "Trace": "tracing.trace",
     "average_checkpoints": "checkpoints",
     "beam_search": "generation",
     "check_vocabulary": "tokenization",
@@ -30,6 +31,7 @@ _LAZY = {
     "last_checkpoints": "checkpoints",
     "load_bleu": "metrics",
     "prepare_sharing": "sharing",
+    "trace": "tracing.recorder",
     "train_tokenizer": "tokenization",
     "write_model_card": "sharing",
 }

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import IO, Any
 
 
 logger = logging.getLogger(__name__)
@@ -52,19 +52,20 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[TextIO]:
-    """A UTF-8 file to write, beside `path` first and renamed at the end, so that nobody reads half a file.
+def replacing(path: str | Path, binary: bool = False) -> Iterator[IO[Any]]:
+    """A file to write, UTF-8 or `binary`, beside `path` first and renamed at the end, so that nobody reads half a file.
 
     A link is followed. What is no regular file, such as a device or a pipe, can't be replaced and is written to.
     """
     path = Path(path).resolve()
+    how: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
     if path.exists() and not path.is_file():
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
+        with open(path, **how) as file:
             yield file
         return
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(beside, "w", encoding="utf-8", newline="\n") as file:
+        with open(beside, **how) as file:
             yield file
         os.replace(beside, path)
     finally:

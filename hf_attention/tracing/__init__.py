@@ -1,0 +1,1 @@
+"""Records a run: `recorder` one forward pass, `search` one translation, `trace` what they return."""
