@@ -1,0 +1,421 @@
+"""The one drawing layer: boxes, arrows, text and grids of numbers, as SVG.
+
+Page and files share it. What is drawn carries what it was drawn from: the cells of a grid hold their exact values and
+places as `data-` attributes, so that a page can light up rows and columns, put other numbers in, or be checked.
+"""
+
+import math
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..text_files import replacing
+
+
+Point = tuple[float, float]
+
+# Tints that differ in lightness too, so that a figure printed in grey keeps them apart; named after the boxes of the
+# paper's Figure 1.
+KINDS = {
+    "plain": "#ffffff",
+    "tokens": "#f1f1ef",
+    "embedding": "#fbdfe0",
+    "attention": "#ffe0b5",
+    "norm": "#f5f8b8",
+    "feed_forward": "#bfe5f2",
+    "linear": "#dcdcf0",
+    "softmax": "#c9ecc9",
+    "stack": "#f4f5f6",
+}
+INK, FAINT, DARK = "#1c1f23", "#767c85", (23, 78, 140)
+STYLE = f"""
+.ha text {{ font-family: "DejaVu Sans", Verdana, sans-serif; fill: {INK}; }}
+.ha .number {{ font-family: "DejaVu Sans Mono", Menlo, Consolas, monospace; }}
+.ha .faint {{ fill: {FAINT}; }}
+.ha .bold {{ font-weight: bold; }}
+.ha .line {{ fill: none; stroke: {INK}; stroke-width: 1.3; }}
+.ha .dashed {{ stroke-dasharray: 5 4; }}
+.ha .box {{ stroke: {INK}; stroke-width: 1.2; }}
+.ha .edge {{ fill: none; stroke: {FAINT}; stroke-width: 0.8; }}
+.ha .hidden {{ fill: url(#ha-hatch); stroke: none; }}
+"""
+CELL_WIDTH, CELL_HEIGHT, FONT = 50.0, 21.0, 13.0
+NUMBERS = 200  # cells; a larger matrix is drawn as a heat map
+COLUMNS = 16
+HEAT_ROWS, HEAT_COLUMNS, HEAT_LEVELS, HEAT_CELL = 40, 64, 12, 7.0
+CORNER_ROWS, CORNER_COLUMNS = 3, 4
+MINUS_INFINITY = -1e30  # masks hold the dtype's minimum; whatever is lower than this is written −∞
+
+
+def number(value: float) -> str:
+    """As figures print it: three decimals, fewer for large ones; integers as they are; −∞ for what a mask forbids."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return str(value).replace("-", "−")
+    if math.isnan(value):
+        return "nan"
+    if abs(value) >= -MINUS_INFINITY:
+        return "∞" if value > 0 else "−∞"
+    size = abs(value)
+    text = f"{value:.3f}" if size < 100 else f"{value:.1f}" if size < 10_000 else f"{value:.1e}"
+    return "0.000" if text == "-0.000" else text.replace("-", "−")
+
+
+def shape_text(axes: Sequence[str], shape: Sequence[int]) -> str:
+    """`[B, S, D] = [2, 3, 8]`: letters first, then the numbers of this run."""
+    return f"[{', '.join(axes)}] = [{', '.join(map(str, shape))}]"
+
+
+def text_width(text: str, size: float = FONT) -> float:
+    """An estimate, as an SVG is written without a font at hand."""
+    return 0.62 * size * len(text)
+
+
+def shade(level: float) -> tuple[str, str]:
+    """Fill and ink of a cell at `level` from 0 (white) to 1 (dark); one hue, so that grey shows the same order."""
+    level = min(max(level, 0.0), 1.0)
+    fill = "#" + "".join(f"{round(255 + (dark - 255) * level):02x}" for dark in DARK)
+    return fill, "#ffffff" if level > 0.55 else INK
+
+
+@dataclass(frozen=True)
+class Box:
+    """Where something was drawn, with the points that arrows start and end at."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def top(self) -> Point:
+        return self.x + self.width / 2, self.y
+
+    @property
+    def bottom(self) -> Point:
+        return self.x + self.width / 2, self.y + self.height
+
+    @property
+    def left(self) -> Point:
+        return self.x, self.y + self.height / 2
+
+    @property
+    def right(self) -> Point:
+        return self.x + self.width, self.y + self.height / 2
+
+
+class Canvas:
+    """A figure in the making, in pixels, y downwards. It is as large as what has been drawn.
+
+    Args:
+        title: what the figure is, for screen readers and as the name of the file's window.
+        description: what a reader who can't see it should know.
+    """
+
+    def __init__(self, title: str, description: str = ""):
+        self.title, self.description = title, description
+        self._root = ET.Element("g")
+        self._parents = [self._root]
+        self._offsets: list[Point] = [(0.0, 0.0)]
+        self._extent = [math.inf, math.inf, -math.inf, -math.inf]
+        self._linked = False
+
+    # What is drawn
+
+    def rectangle(self, x: float, y: float, width: float, height: float, kind: str = "plain", round: float = 6) -> Box:
+        self._add("rect", "box", x=x, y=y, width=width, height=height, rx=round, fill=KINDS[kind])
+        self._reach(x, y, x + width, y + height)
+        return Box(x, y, width, height)
+
+    def box(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        lines: Sequence[str],
+        kind: str = "plain",
+        link: str | None = None,
+        size: float = FONT,
+    ) -> Box:
+        """A rectangle with centred lines of text. With `link`, a trace path: the page opens what is inside."""
+        with self.link(link, " ".join(lines)):
+            box = self.rectangle(x, y, width, height, kind)
+            first = y + height / 2 - (len(lines) - 1) * size * 0.65 + size * 0.36
+            for i, line in enumerate(lines):
+                self.text(x + width / 2, first + i * size * 1.3, line, size=size, anchor="middle")
+        return box
+
+    def text(
+        self, x: float, y: float, text: str, size: float = FONT, anchor: str = "start", kind: str = "", **data: Any
+    ) -> None:
+        """One line; `y` is its baseline. `kind`: any of bold, faint, number."""
+        element = self._add("text", kind, x=x, y=y, **{"font-size": size, "text-anchor": anchor}, **_data(data))
+        element.text = text
+        width = text_width(text, size) + (size * 0.3 if "bold" in kind else 0)
+        left = x - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
+        self._reach(left, y - size, left + width, y + size * 0.3)
+
+    def arrow(
+        self, points: Sequence[Point], label: str | None = None, dashed: bool = False, head: bool = True, side: int = 1
+    ) -> None:
+        """A line through `points` with a head at its end; `label` beside its middle, `side` 1 right or -1 left of it."""
+        path = "M" + " L".join(f"{_round(x)} {_round(y)}" for x, y in points)
+        element = self._add("path", "line dashed" if dashed else "line", d=path)
+        if head:
+            element.set("marker-end", "url(#ha-head)")
+        for x, y in points:
+            self._reach(x, y, x, y)
+        if label:
+            (x0, y0), (x1, y1) = max(zip(points, points[1:], strict=False), key=lambda ends: math.dist(*ends))
+            upright = abs(x1 - x0) < abs(y1 - y0)
+            dx, dy, anchor = (6 * side, 4, "start" if side > 0 else "end") if upright else (0, -5, "middle")
+            self.text((x0 + x1) / 2 + dx, (y0 + y1) / 2 + dy, label, size=11, anchor=anchor, kind="shape")
+
+    def curve(self, start: Point, end: Point, color: str, opacity: float, width: float, **data: Any) -> None:
+        """A smooth line from `start` to `end`, upright at both: an arc of head-by-head attention."""
+        (x0, y0), (x1, y1), middle = start, end, (start[1] + end[1]) / 2
+        stops = (x0, middle), (x1, middle), (x1, y1)
+        path = f"M{_round(x0)} {_round(y0)}C" + " ".join(f"{_round(x)} {_round(y)}" for x, y in stops)
+        style = {"stroke": color, "stroke-opacity": round(opacity, 3), "stroke-width": round(width, 2)}
+        self._add("path", "", d=path, fill="none", **style, **_data(data))
+        self._reach(min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1))
+
+    def grid(
+        self,
+        x: float,
+        y: float,
+        values: torch.Tensor,
+        title: str = "",
+        note: str = "",
+        rows: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        key: str | None = None,
+        limits: tuple[float, float] | None = None,
+        hidden: torch.Tensor | None = None,
+        numbers: int = NUMBERS,
+    ) -> tuple[Box, Box]:
+        """A matrix [rows, columns] as numbers on tinted cells; one of more than `numbers` cells as a heat map.
+
+        Args:
+            title, note: above it, bold and faint; a note is as a rule a shape.
+            rows, columns: what stands beside each row and above each column, such as tokens.
+            key: the page's name for this matrix; the cells carry it with their place and exact value.
+            limits: the values drawn white and dark; by default the smallest and largest, −∞ apart.
+            hidden: True [rows, columns] for cells that a mask forbids: they are hatched.
+
+        Returns:
+            the box of the cells, and that of everything drawn, with titles and labels.
+        """
+        values = values.detach().cpu()
+        values = values if values.dtype in (torch.bool, torch.int64) else values.double()
+        low, high = limits or _limits(values)
+        before, self._extent = self._extent, [math.inf, math.inf, -math.inf, -math.inf]
+        beside = max((text_width(label, 12) for label in rows), default=0.0) + (8 if rows else 0)
+        with self.group(
+            **{"class": "grid", **_data({"grid": key, "low": _exact(low), "high": _exact(high)} if key else {})}
+        ):
+            top = y
+            for line, kind in ((title, "bold"), (note, "faint")):
+                if line:
+                    self.text(x, top + 12, line, size=12, kind=kind)
+                    top += 17
+            if columns:
+                top += 17
+            left = x + beside
+            if values.numel() <= numbers and values.shape[1] <= COLUMNS:
+                box = self._cells(left, top, values, low, high, hidden)
+                width, height = CELL_WIDTH, CELL_HEIGHT
+            else:
+                box = self._heat(left, top, values, low, high)
+                width, height = box.width / values.shape[1], box.height / values.shape[0]
+            every = math.ceil(12 / height)
+            for i, label in enumerate(rows):
+                if i % every == 0:
+                    self.text(left - 6, top + (i + 0.5) * height + 4, label, size=12, anchor="end")
+            every = max(1, math.ceil(max((text_width(label, 11) for label in columns), default=0.0) / width))
+            for j, label in enumerate(columns):
+                if j % every == 0:
+                    self.text(left + (j + 0.5) * width, top - 5, label, size=11, anchor="middle")
+        (dx, dy), (x0, y0, x1, y1) = self._offsets[-1], self._extent
+        whole = Box(x0 - dx, y0 - dy, x1 - x0, y1 - y0)
+        self._extent = [*map(min, before[:2], (x0, y0)), *map(max, before[2:], (x1, y1))]
+        return box, whole
+
+    def _cells(
+        self, x: float, y: float, values: torch.Tensor, low: float, high: float, hidden: torch.Tensor | None
+    ) -> Box:
+        for i, row in enumerate(values.tolist()):
+            for j, value in enumerate(row):
+                left, top = x + j * CELL_WIDTH, y + i * CELL_HEIGHT
+                fill, ink = shade((value - low) / (high - low) if high > low else 0.0)
+                cell = self._add("rect", "cell", x=left, y=top, width=CELL_WIDTH, height=CELL_HEIGHT, fill=fill)
+                cell.attrib |= _data({"row": i, "column": j, "value": _exact(value)})
+                if hidden is not None and bool(hidden[i, j]):
+                    self._add("rect", "hidden", x=left, y=top, width=CELL_WIDTH, height=CELL_HEIGHT)
+                style = {"font-size": 11, "text-anchor": "middle", "fill": ink, "style": f"fill:{ink}"}
+                text = self._add("text", "number", x=left + CELL_WIDTH / 2, y=top + CELL_HEIGHT / 2 + 4, **style)
+                text.text = number(value)
+        width, height = values.shape[1] * CELL_WIDTH, values.shape[0] * CELL_HEIGHT
+        lines = "".join(f"M{_round(x)} {_round(y + i * CELL_HEIGHT)}h{_round(width)}" for i in range(len(values) + 1))
+        columns = range(values.shape[1] + 1)
+        lines += "".join(f"M{_round(x + j * CELL_WIDTH)} {_round(y)}v{_round(height)}" for j in columns)
+        self._add("path", "edge", d=lines)
+        self._reach(x, y, x + width, y + height)
+        return Box(x, y, width, height)
+
+    def _heat(self, x: float, y: float, values: torch.Tensor, low: float, high: float) -> Box:
+        """Means of neighbouring values where there are too many; then the summary, and a corner in numbers."""
+        values = values.double()
+        pooled = pool(values.clamp(min=low))
+        levels = ((pooled - low) / ((high - low) or 1) * (HEAT_LEVELS - 1)).round().long()
+        width, height = HEAT_CELL * pooled.shape[1], HEAT_CELL * pooled.shape[0]
+        with self.group(**{"class": "heat", "transform": f"translate({_round(x)} {_round(y)}) scale({HEAT_CELL:g})"}):
+            for level in range(HEAT_LEVELS):
+                places = levels.eq(level).nonzero().tolist()
+                path = "".join(f"M{j} {i}h1v1h-1z" for i, j in places)
+                self._add("path", "", d=path, fill=shade(level / (HEAT_LEVELS - 1))[0], **_data({"level": level}))
+        self._add("rect", "edge", x=x, y=y, width=width, height=height)
+        self._reach(x, y, x + width, y + height)
+        below = y + height + 15
+        self.text(x, below, summary(values), size=11, kind="faint summary")
+        corner = values[:CORNER_ROWS, :CORNER_COLUMNS]
+        self._cells(x, below + 8, corner, low, high, None)
+        return Box(x, y, width, height)
+
+    # Structure
+
+    @contextmanager
+    def group(self, **attributes: Any) -> Iterator[None]:
+        element = ET.SubElement(self._parents[-1], "g", {name: str(value) for name, value in attributes.items()})
+        self._parents.append(element)
+        yield
+        self._parents.pop()
+
+    @contextmanager
+    def at(self, x: float, y: float) -> Iterator[None]:
+        """What is drawn inside has its origin at (x, y)."""
+        with self.group(transform=f"translate({_round(x)} {_round(y)})"):
+            before = self._offsets[-1]
+            self._offsets.append((before[0] + x, before[1] + y))
+            yield
+            self._offsets.pop()
+
+    @contextmanager
+    def link(self, path: str | None, label: str) -> Iterator[None]:
+        """What is drawn inside opens the trace path `path` on the page; in a file it is drawn as it is."""
+        if path is None:
+            yield
+            return
+        self._linked = True
+        attributes = {"class": "link", "tabindex": "0", "role": "button", "aria-label": label, "data-open": path}
+        with self.group(**attributes):
+            yield
+
+    def _add(self, tag: str, kind: str, **attributes: Any) -> ET.Element:
+        text = {name: _round(value) if isinstance(value, float) else str(value) for name, value in attributes.items()}
+        return ET.SubElement(self._parents[-1], tag, ({"class": kind} if kind else {}) | text)
+
+    def _reach(self, left: float, top: float, right: float, bottom: float) -> None:
+        dx, dy = self._offsets[-1]
+        extent = self._extent
+        low, high = (left + dx, top + dy), (right + dx, bottom + dy)
+        self._extent = [*map(min, extent[:2], low), *map(max, extent[2:], high)]
+
+    # What comes out
+
+    def svg(self, standalone: bool = True) -> str:
+        """The figure; `standalone` with its style, as a file of its own needs it and a page of many does not."""
+        margin = 12
+        left, top, right, bottom = self._extent if self._extent[2] > -math.inf else [0.0, 0.0, 1.0, 1.0]
+        width, height = math.ceil(right - left + 2 * margin), math.ceil(bottom - top + 2 * margin)
+        view = f"{_round(left - margin)} {_round(top - margin)} {width} {height}"
+        root = ET.Element("svg", {"class": "ha", "viewBox": view, "width": str(width), "height": str(height)})
+        root.set("role", "group" if self._linked else "img")
+        root.set("aria-label", self.title)
+        if standalone:
+            root.set("xmlns", "http://www.w3.org/2000/svg")
+        ET.SubElement(root, "title").text = self.title
+        if self.description:
+            ET.SubElement(root, "desc").text = self.description
+        if standalone:
+            ET.SubElement(root, "style").text = STYLE
+            root.append(ET.fromstring(DEFINITIONS))
+            ET.SubElement(root, "rect", {"x": view.split()[0], "y": view.split()[1], "width": "100%", "height": "100%",
+                                         "fill": "#ffffff"})  # fmt: skip
+        root.append(self._root)
+        return ET.tostring(root, encoding="unicode")
+
+    def save(self, path: str | Path) -> None:
+        """Writes `.svg`, or `.png` at twice the size, for slides.
+
+        Raises:
+            ValueError: another ending.
+            ImportError: `.png` without the library that paints it.
+        """
+        ending = Path(path).suffix.lower()
+        if ending == ".svg":
+            with replacing(path) as file:
+                file.write(self.svg())
+        elif ending == ".png":
+            try:
+                from resvg_py import svg_to_bytes
+            except ImportError as error:
+                raise ImportError(
+                    "PNG needs a painter: pip install 'hf_attention[png]'; .svg needs nothing"
+                ) from error
+            picture = bytes(svg_to_bytes(svg_string=self.svg(), zoom=2))
+            with replacing(path, binary=True) as file:
+                file.write(picture)
+        else:
+            raise ValueError(f"{path}: a figure is written as .svg or .png")
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+
+DEFINITIONS = (
+    '<defs><marker id="ha-head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
+    f'orient="auto-start-reverse"><path d="M0 0L10 5L0 10z" fill="{INK}"/></marker>'
+    '<pattern id="ha-hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<rect width="6" height="6" fill="#ececec"/>'
+    f'<path d="M0 0V6" stroke="{FAINT}" stroke-width="1.6"/></pattern></defs>'
+)
+
+
+def pool(values: torch.Tensor) -> torch.Tensor:
+    """[rows, columns] as the means of at most HEAT_ROWS x HEAT_COLUMNS blocks."""
+    size = min(values.shape[0], HEAT_ROWS), min(values.shape[1], HEAT_COLUMNS)
+    return torch.nn.functional.adaptive_avg_pool2d(values[None, None].double(), size)[0, 0]
+
+
+def summary(values: torch.Tensor) -> str:
+    """`min, max, mean, std` of what is no −∞."""
+    finite = values.double()[values > MINUS_INFINITY]
+    if not len(finite):
+        return "all −∞"
+    parts = {"min": finite.min(), "max": finite.max(), "mean": finite.mean(), "std": finite.std(correction=0)}
+    return " · ".join(f"{name} {number(float(value))}" for name, value in parts.items())
+
+
+def _limits(values: torch.Tensor) -> tuple[float, float]:
+    finite = values.double()[values > MINUS_INFINITY]
+    return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+
+
+def _exact(value: float) -> str:
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def _round(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _data(values: dict[str, Any]) -> dict[str, str]:
+    return {f"data-{name.replace('_', '-')}": str(value) for name, value in values.items()}
