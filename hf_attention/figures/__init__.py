@@ -2,17 +2,17 @@
 
 A figure comes from the trace alone, with every shape and number read from it; the model need not be there.
 
-| name                              | what                                                                             |
-| --------------------------------- | -------------------------------------------------------------------------------- |
-| `architecture`                    | Figure 1, from the modules that ran                                              |
-| `PATH.multi_head`                 | Figure 2, right: one attention module, its splits and shapes                     |
-| `PATH`                            | Figure 2, left: scaled dot-product attention of one sentence and head, in numbers |
-| `PATH.matrices`                   | the weights of all heads, side by side                                           |
-| `PATH.arcs`                       | Figures 3 to 5: who looks at whom, head by head                                  |
-| `encoder.inputs`, `decoder.inputs` | tokens, ids, embedding, position, sum                                            |
-| `shift`                           | how the decoder's input is made from the labels                                  |
-| `loss`                            | prediction beside label, and the loss of every token                             |
-| `search.I.steps`, `search.I.tree` | translation I as a time line, and as a tree of hypotheses                        |
+| name                             | what                                                          |
+| -------------------------------- | ------------------------------------------------------------- |
+| architecture                     | Figure 1, from the modules that ran                           |
+| PATH.multi_head                  | Figure 2, right: one attention module, its splits and shapes  |
+| PATH                             | Figure 2, left: one sentence and head, in numbers             |
+| PATH.matrices                    | the weights of all heads, side by side                        |
+| PATH.arcs                        | Figures 3 to 5: who looks at whom, head by head               |
+| encoder.inputs, decoder.inputs   | tokens, ids, embedding, position, sum                         |
+| shift                            | how the decoder's input is made from the labels               |
+| loss                             | prediction beside label, and the loss of every token          |
+| search.I.steps, search.I.tree    | translation I as a time line, and as a tree of hypotheses     |
 
 PATH is that of an attention module, such as `encoder.layers.0.self_attn`. Options are those of the drawing function.
 """

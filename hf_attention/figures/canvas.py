@@ -165,7 +165,7 @@ class Canvas:
     def arrow(
         self, points: Sequence[Point], label: str | None = None, dashed: bool = False, head: bool = True, side: int = 1
     ) -> None:
-        """A line through `points` with a head at its end; `label` beside its middle, `side` 1 right or -1 left of it."""
+        """A line through `points` with a head at its end; `label` beside its middle, `side` 1 right, -1 left."""
         path = "M" + " L".join(f"{_round(x)} {_round(y)}" for x, y in points)
         element = self._add("path", "line dashed" if dashed else "line", d=path)
         if head:
