@@ -79,7 +79,7 @@ def text_width(text: str, size: float = FONT) -> float:
 
 def shade(level: float) -> tuple[str, str]:
     """Fill and ink of a cell at `level` from 0 (white) to 1 (dark); one hue, so that grey shows the same order."""
-    level = min(max(level, 0.0), 1.0)
+    level = 0.0 if math.isnan(level) else min(max(level, 0.0), 1.0)
     fill = "#" + "".join(f"{round(255 + (dark - 255) * level):02x}" for dark in DARK)
     return fill, "#ffffff" if level > 0.55 else INK
 
@@ -215,12 +215,11 @@ class Canvas:
         """
         values = values.detach().cpu()
         values = values if values.dtype in (torch.bool, torch.int64) else values.double()
-        low, high = limits or _limits(values)
+        low, high = limits or extremes(values)
         before, self._extent = self._extent, [math.inf, math.inf, -math.inf, -math.inf]
         beside = max((text_width(label, 12) for label in rows), default=0.0) + (8 if rows else 0)
-        with self.group(
-            **{"class": "grid", **_data({"grid": key, "low": _exact(low), "high": _exact(high)} if key else {})}
-        ):
+        told = {"grid": key, "low": _exact(low), "high": _exact(high), "limits": "given" if limits else "own"}
+        with self.group(**{"class": "grid", **_data(told if key else {})}):
             top = y
             for line, kind in ((title, "bold"), (note, "faint")):
                 if line:
@@ -229,7 +228,7 @@ class Canvas:
             if columns:
                 top += 17
             left = x + beside
-            if values.numel() <= numbers and values.shape[1] <= COLUMNS:
+            if in_numbers(values.shape, numbers):
                 box = self._cells(left, top, values, low, high, hidden)
                 width, height = CELL_WIDTH, CELL_HEIGHT
             else:
@@ -272,10 +271,8 @@ class Canvas:
 
     def _heat(self, x: float, y: float, values: torch.Tensor, low: float, high: float) -> Box:
         """Means of neighbouring values where there are too many; then the summary, and a corner in numbers."""
-        values = values.double()
-        pooled = pool(values.clamp(min=low))
-        levels = ((pooled - low) / ((high - low) or 1) * (HEAT_LEVELS - 1)).round().long()
-        width, height = HEAT_CELL * pooled.shape[1], HEAT_CELL * pooled.shape[0]
+        levels = heat_levels(values, low, high)
+        height, width = (HEAT_CELL * size for size in levels.shape)
         with self.group(**{"class": "heat", "transform": f"translate({_round(x)} {_round(y)}) scale({HEAT_CELL:g})"}):
             for level in range(HEAT_LEVELS):
                 places = levels.eq(level).nonzero().tolist()
@@ -395,6 +392,18 @@ def pool(values: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.adaptive_avg_pool2d(values[None, None].double(), size)[0, 0]
 
 
+def heat_levels(values: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    """The pooled [rows, columns] as whole numbers from 0 to HEAT_LEVELS - 1; -1 where there is no number."""
+    pooled = pool(values.double().clamp(low, high))
+    levels = ((pooled - low) / ((high - low) or 1) * (HEAT_LEVELS - 1)).round()
+    return levels.nan_to_num(nan=-1).long()
+
+
+def in_numbers(shape: Sequence[int], numbers: int = NUMBERS) -> bool:
+    """Whether a matrix of this [rows, columns] is drawn in numbers; otherwise it is a heat map."""
+    return shape[0] * shape[1] <= numbers and shape[1] <= COLUMNS
+
+
 def summary(values: torch.Tensor) -> str:
     """`min, max, mean, std` of what is no −∞."""
     finite = values.double()[values > MINUS_INFINITY]
@@ -404,7 +413,8 @@ def summary(values: torch.Tensor) -> str:
     return " · ".join(f"{name} {number(float(value))}" for name, value in parts.items())
 
 
-def _limits(values: torch.Tensor) -> tuple[float, float]:
+def extremes(values: torch.Tensor) -> tuple[float, float]:
+    """The smallest and largest value that are no −∞: white and dark."""
     finite = values.double()[values > MINUS_INFINITY]
     return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
 
