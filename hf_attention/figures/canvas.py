@@ -5,6 +5,8 @@ places as `data-` attributes, so that a page can light up rows and columns, put 
 """
 
 import math
+import re
+import unicodedata
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +33,7 @@ KINDS = {
     "linear": "#dcdcf0",
     "softmax": "#c9ecc9",
     "stack": "#f4f5f6",
+    "dark": "#174e8c",
 }
 INK, FAINT, DARK = "#1c1f23", "#767c85", (23, 78, 140)
 STYLE = f"""
@@ -40,7 +43,10 @@ STYLE = f"""
 .ha .bold {{ font-weight: bold; }}
 .ha .line {{ fill: none; stroke: {INK}; stroke-width: 1.3; }}
 .ha .dashed {{ stroke-dasharray: 5 4; }}
+.ha .light {{ fill: #ffffff; }}
 .ha .box {{ stroke: {INK}; stroke-width: 1.2; }}
+.ha .thin {{ stroke: {FAINT}; stroke-width: 0.8; }}
+.ha .strong {{ stroke-width: 2.6; }}
 .ha .edge {{ fill: none; stroke: {FAINT}; stroke-width: 0.8; }}
 .ha .hidden {{ fill: url(#ha-hatch); stroke: none; }}
 """
@@ -49,6 +55,7 @@ NUMBERS = 200  # cells; a larger matrix is drawn as a heat map
 COLUMNS = 16
 HEAT_ROWS, HEAT_COLUMNS, HEAT_LEVELS, HEAT_CELL = 40, 64, 12, 7.0
 CORNER_ROWS, CORNER_COLUMNS = 3, 4
+NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # and so no SVG; bytes of a token may be
 MINUS_INFINITY = -1e30  # masks hold the dtype's minimum; whatever is lower than this is written −∞
 
 
@@ -73,8 +80,17 @@ def shape_text(axes: Sequence[str], shape: Sequence[int]) -> str:
 
 
 def text_width(text: str, size: float = FONT) -> float:
-    """An estimate, as an SVG is written without a font at hand."""
-    return 0.62 * size * len(text)
+    """An estimate, on the wide side, as an SVG is written without a font at hand."""
+    return size * sum(_advance(letter) for letter in text)
+
+
+def shorten(text: str, width: float, size: float = FONT) -> str:
+    """`text`, or as much of its beginning as fits into `width`, and an ellipsis."""
+    if text_width(text, size) <= width:
+        return text
+    while text and text_width(text + "…", size) > width:
+        text = text[:-1]
+    return text + "…"
 
 
 def shade(level: float) -> tuple[str, str]:
@@ -128,8 +144,20 @@ class Canvas:
 
     # What is drawn
 
-    def rectangle(self, x: float, y: float, width: float, height: float, kind: str = "plain", round: float = 6) -> Box:
-        self._add("rect", "box", x=x, y=y, width=width, height=height, rx=round, fill=KINDS[kind])
+    def rectangle(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        kind: str = "plain",
+        round: float = 6,
+        line: str = "",
+        **data: Any,
+    ) -> Box:
+        """`kind` is its tint, one of KINDS; `line` how its edge differs: any of dashed, thin, strong."""
+        place = {"x": x, "y": y, "width": width, "height": height, "rx": round}
+        self._add("rect", f"box {line}".strip(), **place, fill=KINDS[kind], **_data(data))
         self._reach(x, y, x + width, y + height)
         return Box(x, y, width, height)
 
@@ -163,11 +191,21 @@ class Canvas:
         self._reach(left, y - size, left + width, y + size * 0.3)
 
     def arrow(
-        self, points: Sequence[Point], label: str | None = None, dashed: bool = False, head: bool = True, side: int = 1
+        self,
+        points: Sequence[Point],
+        label: str | None = None,
+        dashed: bool = False,
+        head: bool = True,
+        side: int = 1,
+        round: float = 0,
+        **data: Any,
     ) -> None:
-        """A line through `points` with a head at its end; `label` beside its middle, `side` 1 right, -1 left."""
-        path = "M" + " L".join(f"{_round(x)} {_round(y)}" for x, y in points)
-        element = self._add("path", "line dashed" if dashed else "line", d=path)
+        """A line through `points` with a head at its end; `label` beside its middle, `side` 1 right, -1 left.
+
+        `round` is the radius of its corners.
+        """
+        path = _path(points, round)
+        element = self._add("path", "line dashed" if dashed else "line", d=path, **_data(data))
         if head:
             element.set("marker-end", "url(#ha-head)")
         for x, y in points:
@@ -178,10 +216,13 @@ class Canvas:
             dx, dy, anchor = (6 * side, 4, "start" if side > 0 else "end") if upright else (0, -5, "middle")
             self.text((x0 + x1) / 2 + dx, (y0 + y1) / 2 + dy, label, size=11, anchor=anchor, kind="shape")
 
-    def curve(self, start: Point, end: Point, color: str, opacity: float, width: float, **data: Any) -> None:
-        """A smooth line from `start` to `end`, upright at both: an arc of head-by-head attention."""
-        (x0, y0), (x1, y1), middle = start, end, (start[1] + end[1]) / 2
-        stops = (x0, middle), (x1, middle), (x1, y1)
+    def curve(
+        self, start: Point, end: Point, color: str, opacity: float, width: float, flat: bool = False, **data: Any
+    ) -> None:
+        """A smooth line from `start` to `end`, upright at both, or `flat`: an arc of head-by-head attention."""
+        (x0, y0), (x1, y1) = start, end
+        across, down = (x0 + x1) / 2, (y0 + y1) / 2
+        stops = ((across, y0), (across, y1), end) if flat else ((x0, down), (x1, down), end)
         path = f"M{_round(x0)} {_round(y0)}C" + " ".join(f"{_round(x)} {_round(y)}" for x, y in stops)
         style = {"stroke": color, "stroke-opacity": round(opacity, 3), "stroke-width": round(width, 2)}
         self._add("path", "", d=path, fill="none", **style, **_data(data))
@@ -347,7 +388,7 @@ class Canvas:
             ET.SubElement(root, "rect", {"x": view.split()[0], "y": view.split()[1], "width": "100%", "height": "100%",
                                          "fill": "#ffffff"})  # fmt: skip
         root.append(self._root)
-        return ET.tostring(root, encoding="unicode")
+        return NO_XML.sub("\N{REPLACEMENT CHARACTER}", ET.tostring(root, encoding="unicode"))
 
     def save(self, path: str | Path) -> None:
         """Writes `.svg`, or `.png` at twice the size, for slides.
@@ -417,6 +458,30 @@ def extremes(values: torch.Tensor) -> tuple[float, float]:
     """The smallest and largest value that are no −∞: white and dark."""
     finite = values.double()[values > MINUS_INFINITY]
     return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+
+
+def _advance(letter: str) -> float:
+    """The width of a letter in sizes of its font, for those of figures."""
+    if unicodedata.combining(letter):
+        return 0.0
+    if unicodedata.east_asian_width(letter) in "WF" or letter in "mwMW@%…—":
+        return 1.0
+    return 0.4 if letter in "ijltfrIJ '.,:;|/!()[]·-" else 0.84 if letter in "+<=>~×−→&OQGDHN" else 0.66
+
+
+def _path(points: Sequence[Point], radius: float) -> str:
+    """Straight lines through `points`, their corners rounded."""
+
+    def towards(start: Point, end: Point) -> str:
+        length = math.dist(start, end)
+        share = min(radius, length / 2) / (length or 1)
+        return f"{_round(start[0] + (end[0] - start[0]) * share)} {_round(start[1] + (end[1] - start[1]) * share)}"
+
+    path = f"M{_round(points[0][0])} {_round(points[0][1])}"
+    for before, (x, y), after in zip(points, points[1:], points[2:], strict=False):
+        corner = f"{_round(x)} {_round(y)}"
+        path += f" L{towards((x, y), before)} Q{corner} {towards((x, y), after)}" if radius else f" L{corner}"
+    return path + f" L{_round(points[-1][0])} {_round(points[-1][1])}"
 
 
 def _exact(value: float) -> str:
