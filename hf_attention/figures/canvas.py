@@ -49,14 +49,18 @@ STYLE = f"""
 .ha .strong {{ stroke-width: 2.6; }}
 .ha .edge {{ fill: none; stroke: {FAINT}; stroke-width: 0.8; }}
 .ha .hidden {{ fill: url(#ha-hatch); stroke: none; }}
+.ha .heat .hidden {{ fill: url(#ha-hatch-small); }}
+.ha .hidden + .number {{ paint-order: stroke; stroke: #ececec; stroke-width: 4px; }}
 """
 CELL_WIDTH, CELL_HEIGHT, FONT = 50.0, 21.0, 13.0
 NUMBERS = 200  # cells; a larger matrix is drawn as a heat map
 COLUMNS = 16
 HEAT_ROWS, HEAT_COLUMNS, HEAT_LEVELS, HEAT_CELL = 40, 64, 12, 7.0
+HEAT_WIDE = 32  # up to so many rows or columns, each is twice as large: a token fits beside it
 CORNER_ROWS, CORNER_COLUMNS = 3, 4
 NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # and so no SVG; bytes of a token may be
 MINUS_INFINITY = -1e30  # masks hold the dtype's minimum; whatever is lower than this is written −∞
+SCRIPTS = re.compile(r"([_^])(model|ff|\d+|[A-Za-z])(?![A-Za-z])")  # of a formula: d_model, W_i^Q
 
 
 def number(value: float) -> str:
@@ -181,14 +185,35 @@ class Canvas:
         return box
 
     def text(
-        self, x: float, y: float, text: str, size: float = FONT, anchor: str = "start", kind: str = "", **data: Any
+        self,
+        x: float,
+        y: float,
+        text: str,
+        size: float = FONT,
+        anchor: str = "start",
+        kind: str = "",
+        slant: float = 0,
+        **data: Any,
     ) -> None:
-        """One line; `y` is its baseline. `kind`: any of bold, faint, number."""
+        """One line; `y` is its baseline.
+
+        `kind`: any of bold, faint, number, and formula, which sets `d_model` and `W^Q` as the paper does. `slant`: by
+        how many degrees the end of the line is lifted.
+        """
         element = self._add("text", kind, x=x, y=y, **{"font-size": size, "text-anchor": anchor}, **_data(data))
-        element.text = text
-        width = text_width(text, size) + (size * 0.3 if "bold" in kind else 0)
-        left = x - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
-        self._reach(left, y - size, left + width, y + size * 0.3)
+        width = text_width(text, size) * (1.12 if "bold" in kind else 1)
+        if "formula" in kind:
+            width -= _set_formula(element, text, size)
+        else:
+            element.text = text
+        left, right = {"start": (0.0, width), "middle": (-width / 2, width / 2), "end": (-width, 0.0)}[anchor]
+        if slant:
+            element.set("transform", f"rotate({_round(-slant)} {_round(x)} {_round(y)})")
+        cos, sin = math.cos(math.radians(slant)), math.sin(math.radians(slant))
+        ends = [
+            (x + at * cos + up * sin, y - at * sin + up * cos) for at in (left, right) for up in (-size, size * 0.3)
+        ]
+        self._reach(min(ends)[0], min(y for _, y in ends), max(ends)[0], max(y for _, y in ends))
 
     def arrow(
         self,
@@ -239,17 +264,21 @@ class Canvas:
         columns: Sequence[str] = (),
         key: str | None = None,
         limits: tuple[float, float] | None = None,
-        hidden: torch.Tensor | None = None,
         numbers: int = NUMBERS,
+        faint: str | None = None,
+        corner: bool = True,
     ) -> tuple[Box, Box]:
         """A matrix [rows, columns] as numbers on tinted cells; one of more than `numbers` cells as a heat map.
 
+        Cells of −∞, which a mask forbids, are hatched.
+
         Args:
-            title, note: above it, bold and faint; a note is as a rule a shape.
+            title, note: above it, bold (a formula) and faint; a note is as a rule a shape.
             rows, columns: what stands beside each row and above each column, such as tokens.
             key: the page's name for this matrix; the cells carry it with their place and exact value.
             limits: the values drawn white and dark; by default the smallest and largest, −∞ apart.
-            hidden: True [rows, columns] for cells that a mask forbids: they are hatched.
+            faint: a row or column of this name is written faintly, such as that of the padding.
+            corner: below a heat map, its summary and some of its values.
 
         Returns:
             the box of the cells, and that of everything drawn, with titles and labels.
@@ -262,42 +291,46 @@ class Canvas:
         told = {"grid": key, "low": _exact(low), "high": _exact(high), "limits": "given" if limits else "own"}
         with self.group(**{"class": "grid", **_data(told if key else {})}):
             top = y
-            for line, kind in ((title, "bold"), (note, "faint")):
+            for line, kind in ((title, "bold formula"), (note, "faint")):
                 if line:
                     self.text(x, top + 12, line, size=12, kind=kind)
                     top += 17
-            if columns:
-                top += 17
+            in_cells = in_numbers(values.shape, numbers)
+            width, height = (CELL_WIDTH, CELL_HEIGHT) if in_cells else heat_cell(values.shape)
+            written = columns if in_cells or values.shape[1] <= HEAT_COLUMNS else ()
+            widest = max((text_width(label, 11) for label in written), default=0.0)
+            slant = 0 if widest <= width else 50  # degrees
+            if written:
+                top += 17 if not slant else 17 + (widest - 11) * math.sin(math.radians(slant))
             left = x + beside
-            if in_numbers(values.shape, numbers):
-                box = self._cells(left, top, values, low, high, hidden)
-                width, height = CELL_WIDTH, CELL_HEIGHT
+            if in_cells:
+                box = self._cells(left, top, values, low, high)
             else:
-                box = self._heat(left, top, values, low, high)
-                width, height = box.width / values.shape[1], box.height / values.shape[0]
-            every = math.ceil(12 / height)
+                box = self._heat(left, top, values, low, high, corner)
+            every = math.ceil(12 * values.shape[0] / box.height)
             for i, label in enumerate(rows):
                 if i % every == 0:
-                    self.text(left - 6, top + (i + 0.5) * height + 4, label, size=12, anchor="end")
-            every = max(1, math.ceil(max((text_width(label, 11) for label in columns), default=0.0) / width))
-            for j, label in enumerate(columns):
+                    place: dict[str, Any] = {"kind": "faint" if label == faint else "", "row_name": i}
+                    self.text(left - 6, top + (i + 0.5) * box.height / len(rows) + 4, label, 12, "end", **place)
+            every = math.ceil((7 if slant else 1) / width)
+            for j, label in enumerate(written):
                 if j % every == 0:
-                    self.text(left + (j + 0.5) * width, top - 5, label, size=11, anchor="middle")
+                    place = {"kind": "faint" if label == faint else "", "column_name": j, "slant": slant}
+                    at = left + (j + 0.5) * width
+                    self.text(at, top - 5, label, 11, "start" if slant else "middle", **place)
         (dx, dy), (x0, y0, x1, y1) = self._offsets[-1], self._extent
         whole = Box(x0 - dx, y0 - dy, x1 - x0, y1 - y0)
         self._extent = [*map(min, before[:2], (x0, y0)), *map(max, before[2:], (x1, y1))]
         return box, whole
 
-    def _cells(
-        self, x: float, y: float, values: torch.Tensor, low: float, high: float, hidden: torch.Tensor | None
-    ) -> Box:
+    def _cells(self, x: float, y: float, values: torch.Tensor, low: float, high: float) -> Box:
         for i, row in enumerate(values.tolist()):
             for j, value in enumerate(row):
                 left, top = x + j * CELL_WIDTH, y + i * CELL_HEIGHT
                 fill, ink = shade((value - low) / (high - low) if high > low else 0.0)
                 cell = self._add("rect", "cell", x=left, y=top, width=CELL_WIDTH, height=CELL_HEIGHT, fill=fill)
                 cell.attrib |= _data({"row": i, "column": j, "value": _exact(value)})
-                if hidden is not None and bool(hidden[i, j]):
+                if value < MINUS_INFINITY:
                     self._add("rect", "hidden", x=left, y=top, width=CELL_WIDTH, height=CELL_HEIGHT)
                 style = {"font-size": 11, "text-anchor": "middle", "fill": ink, "style": f"fill:{ink}"}
                 text = self._add("text", "number", x=left + CELL_WIDTH / 2, y=top + CELL_HEIGHT / 2 + 4, **style)
@@ -310,21 +343,24 @@ class Canvas:
         self._reach(x, y, x + width, y + height)
         return Box(x, y, width, height)
 
-    def _heat(self, x: float, y: float, values: torch.Tensor, low: float, high: float) -> Box:
+    def _heat(self, x: float, y: float, values: torch.Tensor, low: float, high: float, corner: bool) -> Box:
         """Means of neighbouring values where there are too many; then the summary, and a corner in numbers."""
         levels = heat_levels(values, low, high)
-        height, width = (HEAT_CELL * size for size in levels.shape)
-        with self.group(**{"class": "heat", "transform": f"translate({_round(x)} {_round(y)}) scale({HEAT_CELL:g})"}):
-            for level in range(HEAT_LEVELS):
+        cell_width, cell_height = heat_cell(values.shape)
+        width, height = cell_width * levels.shape[1], cell_height * levels.shape[0]
+        place = f"translate({_round(x)} {_round(y)}) scale({cell_width:g} {cell_height:g})"
+        with self.group(**{"class": "heat", "transform": place}):
+            for level in range(-1, HEAT_LEVELS):
                 places = levels.eq(level).nonzero().tolist()
                 path = "".join(f"M{j} {i}h1v1h-1z" for i, j in places)
-                self._add("path", "", d=path, fill=shade(level / (HEAT_LEVELS - 1))[0], **_data({"level": level}))
-        self._add("rect", "edge", x=x, y=y, width=width, height=height)
+                tint = {"fill": shade(level / (HEAT_LEVELS - 1))[0]} if level >= 0 else {}
+                self._add("path", "" if tint else "hidden", d=path, **tint, **_data({"level": level}))
+        self._add("path", "edge", d=f"M{_round(x)} {_round(y)}h{_round(width)}v{_round(height)}h{_round(-width)}z")
         self._reach(x, y, x + width, y + height)
-        below = y + height + 15
-        self.text(x, below, summary(values), size=11, kind="faint summary")
-        corner = values[:CORNER_ROWS, :CORNER_COLUMNS]
-        self._cells(x, below + 8, corner, low, high, None)
+        if corner:
+            below = y + height + 15
+            self.text(x, below, summary(values), size=11, kind="faint summary")
+            self._cells(x, below + 8, values[:CORNER_ROWS, :CORNER_COLUMNS], low, high)
         return Box(x, y, width, height)
 
     # Structure
@@ -418,26 +454,38 @@ class Canvas:
         return self.svg()
 
 
+HATCH = f'<rect width="6" height="6" fill="#ececec"/><path d="M0 0V6" stroke="{FAINT}" stroke-width="1.6"/></pattern>'
 DEFINITIONS = (
     '<defs><marker id="ha-head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
     f'orient="auto-start-reverse"><path d="M0 0L10 5L0 10z" fill="{INK}"/></marker>'
     '<pattern id="ha-hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-    '<rect width="6" height="6" fill="#ececec"/>'
-    f'<path d="M0 0V6" stroke="{FAINT}" stroke-width="1.6"/></pattern></defs>'
+    f"{HATCH}"
+    '<pattern id="ha-hatch-small" width="6" height="6" patternUnits="userSpaceOnUse" '
+    f'patternTransform="scale({1 / HEAT_CELL:.3f}) rotate(45)">{HATCH}</defs>'
 )
 
 
 def pool(values: torch.Tensor) -> torch.Tensor:
-    """[rows, columns] as the means of at most HEAT_ROWS x HEAT_COLUMNS blocks."""
+    """[rows, columns] as the means of at most HEAT_ROWS x HEAT_COLUMNS blocks; −∞ doesn't count, nan where all is."""
     size = min(values.shape[0], HEAT_ROWS), min(values.shape[1], HEAT_COLUMNS)
-    return torch.nn.functional.adaptive_avg_pool2d(values[None, None].double(), size)[0, 0]
+    values = values.double()
+    known = values.gt(MINUS_INFINITY)
+    parts = torch.stack((values.masked_fill(~known, 0), known.double()))
+    total, share = torch.nn.functional.adaptive_avg_pool2d(parts, size)
+    return total / share  # 0 / 0 where nothing is known
 
 
 def heat_levels(values: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    """The pooled [rows, columns] as whole numbers from 0 to HEAT_LEVELS - 1; -1 where there is no number."""
-    pooled = pool(values.double().clamp(low, high))
+    """The pooled [rows, columns] as whole numbers from 0 to HEAT_LEVELS - 1; -1 where there is no number but −∞."""
+    pooled = pool(values).clamp(low, high)
     levels = ((pooled - low) / ((high - low) or 1) * (HEAT_LEVELS - 1)).round()
     return levels.nan_to_num(nan=-1).long()
+
+
+def heat_cell(shape: Sequence[int]) -> tuple[float, float]:
+    """Width and height of a heat map's cells."""
+    height, width = (HEAT_CELL * 2 if size <= HEAT_WIDE else HEAT_CELL for size in shape)
+    return width, height
 
 
 def in_numbers(shape: Sequence[int], numbers: int = NUMBERS) -> bool:
@@ -482,6 +530,22 @@ def _path(points: Sequence[Point], radius: float) -> str:
         corner = f"{_round(x)} {_round(y)}"
         path += f" L{towards((x, y), before)} Q{corner} {towards((x, y), after)}" if radius else f" L{corner}"
     return path + f" L{_round(points[-1][0])} {_round(points[-1][1])}"
+
+
+def _set_formula(element: ET.Element, text: str, size: float) -> float:
+    """Fills `element` with raised and lowered pieces; returns by how much narrower that is than the plain text."""
+    pieces = SCRIPTS.split(text)  # what stands between, "_" or "^", the script, what stands between, ...
+    element.text, height = pieces[0], 0.0
+    for mark, script, after in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+        level = size * (0.25 if mark == "_" else -0.4)
+        style = {"dy": _round(level - height), "font-size": _round(size * 0.72)}
+        ET.SubElement(element, "tspan", style).text = script
+        height = level
+        if after:
+            ET.SubElement(element, "tspan", {"dy": _round(-height)}).text = after
+            height = 0.0
+    scripts = pieces[2::3]
+    return text_width("".join(scripts), size) * 0.28 + text_width(" " * len(scripts), size)
 
 
 def _exact(value: float) -> str:
