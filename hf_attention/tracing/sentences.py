@@ -1,6 +1,8 @@
 """Sentence pairs on their way into a trace: text to ids, ids to one batch, ids to the words of figures."""
 
+import operator
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -59,8 +61,8 @@ class Sentences:
         spelt = {token: self.spell(token) for token in sorted(shown)}
         sentences = [
             {
-                "source": self._text(source),
-                "target": self._text(target),
+                "source": self.text(source),
+                "target": self.text(target),
                 "source_tokens": [spelt[token] for token in source],
                 "decoder_tokens": [spelt[token] for token in [start, *target[:-1]]],
                 "label_tokens": [spelt[token] for token in target],
@@ -77,32 +79,35 @@ class Sentences:
     def spell(self, token: int) -> str:
         """A token as a reader knows it: `dog` begins a word, `·s` goes on with one. Without a tokenizer, the id."""
         if self.tokenizer is None or token >= len(self.tokenizer):
-            names = {"pad_token_id": "<pad>", "decoder_start_token_id": "<s>", "eos_token_id": "</s>"}
-            return next(
-                (name for field, name in names.items() if getattr(self.model.config, field) == token), str(token)
-            )
-        raw = self.tokenizer.convert_ids_to_tokens(token)
+            config = self.model.config
+            names = {config.eos_token_id: "</s>", config.decoder_start_token_id: "<s>", config.pad_token_id: "<pad>"}
+            return names.get(token, str(token))
+        raw = str(self.tokenizer.convert_ids_to_tokens(token))
         if token in self.tokenizer.all_special_ids:
             return raw
-        text = self.tokenizer.decode([token], clean_up_tokenization_spaces=False)
+        text = str(self.tokenizer.decode([token], clean_up_tokenization_spaces=False))
         if not text.strip() or "\ufffd" in text:  # a part of a letter
             return raw
-        if raw.startswith(WORD_STARTS) or not self._marks_words():
+        if _begins_a_word(raw) or not self._marks_words:
             return text.strip()
         return f"·{text.strip()}"
 
+    @cached_property
     def _marks_words(self) -> bool:
-        if not hasattr(self, "_marks"):
-            self._marks = any(token.startswith(WORD_STARTS) for token in self.tokenizer.get_vocab())
-        return self._marks
+        return self.tokenizer is not None and any(map(_begins_a_word, self.tokenizer.get_vocab()))
 
-    def _text(self, ids: list[int]) -> str:
+    def text(self, ids: list[int]) -> str:
+        """The sentence that the ids make; without a tokenizer the ids, less the end."""
         if self.tokenizer is None:
             return " ".join(self.spell(token) for token in ids if token != self.model.config.eos_token_id)
-        return self.tokenizer.decode(ids, skip_special_tokens=True)
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def _ids(self, side: str, sentences: str | Sequence[Any]) -> list[list[int]]:
-        sentences = [sentences] if isinstance(sentences, str) else list(sentences)
+        if isinstance(sentences, str):
+            sentences = [sentences]
+        if not isinstance(sentences, Iterable):
+            raise ValueError(f"{side}s is {sentences!r}, wanted a sentence, or a list of sentences")
+        sentences = list(sentences)
         if not sentences:
             raise ValueError(f"no {side}s, wanted at least one sentence")
         return [self._checked(f"{side}s[{i}]", side, sentence) for i, sentence in enumerate(sentences)]
@@ -134,13 +139,17 @@ class Sentences:
     def _checked_ids(self, where: str, ids: Any) -> list[int]:
         size = self.model.config.vocab_size
         try:
-            ids = [int(token) for token in ids]
+            ids = [operator.index(token) for token in ids]  # not int(): that would take 3.7 for 3
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where} is {ids!r}, wanted text or a list of token ids") from error
         bad = [token for token in ids if not 0 <= token < size]
         if not ids or bad:
             raise ValueError(f"{where} is {ids!r}, wanted token ids from 0 to {size - 1}, at least one")
         return ids
+
+
+def _begins_a_word(token: str) -> bool:
+    return token.startswith(WORD_STARTS)
 
 
 def _padded(rows: list[list[int]], filler: int) -> torch.Tensor:

@@ -47,8 +47,8 @@ class TracedTensor:
         axes: a letter of `AXES` for each dimension; `1` for one that is only there to be spread over others.
         symbol: the formula that a paper would print, such as `QKᵀ/√d_k`.
         value: on the CPU, in the dtype of the run.
-        gradient: of the smoothed loss, with respect to `value`; None without `backward=True`, and for what no parameter
-            comes into (ids, masks, target rows).
+        gradient: of the smoothed loss, with respect to `value`; None without `backward=True`, and for what that loss
+            is not made of (ids, masks, target rows, the plain loss).
     """
 
     name: str
@@ -112,9 +112,14 @@ class Trace(Mapping[str, TracedTensor]):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The number behind each letter, in this run; S, T and the like are lengths with padding."""
-        return {axis: size for tensor in reversed(self._tensors.values()) if not tensor.name.startswith("search.")
-                for axis, size in zip(tensor.axes, tensor.shape, strict=True) if axis != "1"}  # fmt: skip
+        """The number behind each letter of `AXES`, in this run: S and T with padding, not those of the searches."""
+        sizes = {
+            axis: size
+            for tensor in self._tensors.values()
+            if not tensor.name.startswith("search.")
+            for axis, size in zip(tensor.axes, tensor.shape, strict=True)
+        }
+        return {axis: sizes[axis] for axis in AXES if axis in sizes}
 
     def within(self, path: str) -> list[TracedTensor]:
         """The tensors of one module and of those inside it, in order: `within("encoder.layers.0.self_attn")`."""
@@ -125,29 +130,26 @@ class Trace(Mapping[str, TracedTensor]):
         return self.info["vocabulary"].get(str(int(token_id)), str(int(token_id)))
 
     def save(self, path: str | Path) -> None:
-        """Writes one safetensors file: no code in it, and readable by every tool of that format."""
-        values = {name: tensor.value.contiguous() for name, tensor in self._tensors.items()}
-        values |= {
-            f"gradient:{name}": tensor.gradient.contiguous()
-            for name, tensor in self._tensors.items()
-            if tensor.gradient is not None
-        }
+        """Writes one safetensors file: no code in it, and readable by every tool of that format.
+
+        Raises:
+            ValueError: `path` cannot be written.
+        """
+        values = {name: tensor.value for name, tensor in self._tensors.items()}
+        values |= {f"gradient:{name}": t.gradient for name, t in self._tensors.items() if t.gradient is not None}
+        alone = {name: value.clone(memory_format=torch.contiguous_format) for name, value in values.items()}
         index = [{"name": t.name, "axes": list(t.axes), "symbol": t.symbol} for t in self._tensors.values()]
         words = {"format": FORMAT, "index": json.dumps(index), "info": json.dumps(self.info)}
-        content = save(
-            {name: value.clone() for name, value in values.items()}, {"hf_attention.trace": json.dumps(words)}
-        )
-        with replacing(path, binary=True) as file:
-            file.write(content)
+        _write(path, save(alone, {"hf_attention.trace": json.dumps(words)}))
 
     @classmethod
     def load(cls, path: str | Path) -> "Trace":
         """Raises ValueError if `path` is no trace, or one of another format."""
         try:
             with safe_open(path, framework="pt") as file:
-                words = json.loads((file.metadata() or {}).get("hf_attention.trace", "null"))
-                if words is None or words["format"] != FORMAT:
-                    found = "a file without a trace" if words is None else f"a trace of format {words['format']}"
+                words = json.loads((file.metadata() or {}).get("hf_attention.trace", "{}"))
+                if words.get("format") != FORMAT:
+                    found = f"a trace of format {words['format']}" if words else "a file without a trace"
                     raise ValueError(f"{path}: {found}, wanted one that Trace.save has written (format {FORMAT})")
                 names = set(file.keys())
                 tensors = [
@@ -166,7 +168,7 @@ class Trace(Mapping[str, TracedTensor]):
 
     # What draws stands a floor above; it is asked for only when something is to be drawn.
     def figure(self, name: str, **options: Any) -> "Canvas":
-        """One figure, to `save("fig.svg")` or `.png`; `figures()` lists the names, `hf_attention.figures` the options."""
+        """One figure, to `save("fig.svg")` or `.png`; its name is one of `figures()`."""
         from ..figures import draw
 
         return draw(self, name, **options)
@@ -184,13 +186,23 @@ class Trace(Mapping[str, TracedTensor]):
         return render(self)
 
     def to_html(self, path: str | Path) -> None:
-        """Writes the page."""
-        content = self.html()
-        with replacing(path) as file:
-            file.write(content)
+        """Writes the page. Raises ValueError if `path` cannot be written."""
+        _write(path, self.html().encode())
 
     def _repr_html_(self) -> str:
         """In a notebook: the page, in a frame of its own so that its styles stay inside."""
         from ..figures.page import framed
 
         return framed(self)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """In a notebook: the names that `trace["` and the tab key offer."""
+        return list(self)
+
+
+def _write(path: str | Path, content: bytes) -> None:
+    try:
+        with replacing(path, binary=True) as file:
+            file.write(content)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written: {error.strerror or error}") from error
