@@ -20,6 +20,7 @@ from .version import __version__
 
 _LAZY = {
     "BatchCollator": "data",
+    "KeepForAveraging": "checkpoints",
     "LabelSmoothedCrossEntropy": "loss",
     "TokenBatches": "data",
     "Trace": "tracing.trace",

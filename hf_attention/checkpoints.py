@@ -11,11 +11,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tqdm import tqdm
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-LEFT_BEHIND = (".safetensors", ".pt", ".pth", ".bin", "trainer_state.json")  # weights, and what only training needs
+FOR_TRAINING = (".pt", ".pth", ".bin", "trainer_state.json")  # what only going on with the training needs
+LEFT_BEHIND = (".safetensors", *FOR_TRAINING)  # by an average: also the weights that went into it
 VOCABULARIES = ("vocab.json", "vocab.txt", "merges.txt", "*.spm", "*.model")  # where it is not in tokenizer.json
 FREE_FIELDS = ("dropout", "transformers_version", "_name_or_path")  # config fields, by their ends, that may differ
 
@@ -73,6 +75,46 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Pa
                 shutil.copy2(file, beside)
         write_mean(checkpoints, beside)
     return output
+
+
+class KeepForAveraging(TrainerCallback):
+    """For a stock Trainer: keeps on disk what an average of the last `n` checkpoints needs, and no more.
+
+        Seq2SeqTrainer(..., callbacks=[KeepForAveraging(5)])  # and no save_total_limit in its arguments
+
+    After each save the newest checkpoint is whole, to resume from. The n - 1 before it keep their weights, tokenizer
+    and code but lose the optimizer's state, which is twice as large as the weights; older ones go. The best
+    checkpoint of `load_best_model_at_end` stays whole.
+    """
+
+    def __init__(self, n: int):
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise ValueError(f"n is {n!r}, wanted at least 1 checkpoint")
+        self.n = n
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        if args.save_total_limit is not None and args.save_total_limit < self.n:
+            raise ValueError(
+                f"save_total_limit is {args.save_total_limit}, wanted none, or at least the {self.n} to be averaged"
+            )
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
+        if not state.is_world_process_zero:
+            return
+        *earlier, _ = checkpoints_of(Path(args.output_dir))
+        best = Path(state.best_model_checkpoint).name if state.best_model_checkpoint else None
+        for age, folder in enumerate(reversed(earlier), start=1):
+            if folder.name == best:
+                continue
+            if age >= self.n:
+                shutil.rmtree(folder)
+                continue
+            # First of all what says that it is whole: a run that is stopped here must not be resumed from a half.
+            for file in sorted(folder.iterdir(), key=lambda file: file.name != "trainer_state.json"):
+                if file.is_file() and file.name.endswith(FOR_TRAINING):
+                    file.unlink()
 
 
 class Checkpoint:

@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
-import sacrebleu
 import torch.distributed as dist
 from transformers import EvalPrediction, PreTrainedTokenizerBase, TrainerCallback
 
@@ -43,13 +42,6 @@ def load_bleu(path: str | Path | None = None) -> "EvaluationModule":
     if not path.exists():
         raise ValueError(f"path is {str(path)!r}, wanted a metric module on disk")
     return evaluate.load(str(path.resolve()), keep_in_memory=True)
-
-
-def chrf(predictions: list[str], references: list[list[str]], lowercase: bool = False) -> dict:
-    """chrF2 (Popović, 2015) of `predictions`, each with its list of references: {"score", "signature"}."""
-    metric = sacrebleu.CHRF(lowercase=lowercase)
-    score = metric.corpus_score(predictions, [list(stream) for stream in zip(*references, strict=True)]).score
-    return {"score": score, "signature": str(metric.get_signature())}
 
 
 class TranslationMetrics(TrainerCallback):

@@ -24,7 +24,10 @@ def plan(recipe: Recipe) -> str:
     generation = recipe.generation
     source = data.dataset or ", ".join(map(str, data.files("train") or ()))
     every = "epoch" if training.save_strategy == "epoch" else f"{training.save_steps:g} steps"
-    kept = "all" if training.save_total_limit is None else f"the last {training.save_total_limit}"
+    averaged = data.average_last
+    kept = "all kept" if training.save_total_limit is None else f"the last {training.save_total_limit} kept"
+    if averaged is not None:
+        kept = f"the weights of the last {averaged} kept, and their mean at the end in averaged/"
     lines = {
         "data": f"{source}, {data.source_lang} → {data.target_lang}, at most {data.max_tokens} tokens a side",
         "vocabulary": data.tokenizer or f"{config.vocab_size:,} pieces, trained on the training pairs",
@@ -39,7 +42,7 @@ def plan(recipe: Recipe) -> str:
         f"{scores / 2**30:.2f} GiB for the scores of a batch and their gradient",
         "decoding": f"{getattr(generation, 'search', None) or 'stock'} search, beam {generation.num_beams or 1}, "
         f"length penalty {1.0 if generation.length_penalty is None else generation.length_penalty}",
-        "saved": f"{training.output_dir}: a checkpoint every {every}, {kept} kept; the model at the end",
+        "saved": f"{training.output_dir}: a checkpoint every {every}, {kept}; the model at the end",
     }
     width = max(map(len, lines))
     return "\n".join(f"{name:{width}}  {text}" for name, text in lines.items())

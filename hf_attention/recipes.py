@@ -50,7 +50,7 @@ GENERATION_FIELDS = {**GenerationConfig().to_dict(), "search": None, "max_extra_
 
 @dataclass
 class DataArguments:
-    """Where the sentence pairs come from, and how they become batches.
+    """Where the sentence pairs come from, how they become batches, and how the run is judged.
 
     Args:
         train_files, validation_files, test_files: two aligned text files [source, target], or one file of TSV or JSON
@@ -66,6 +66,8 @@ class DataArguments:
         max_tokens: training and validation pairs with a longer side, in tokens, are dropped and counted.
         tokens_per_batch: source tokens, and target tokens, of one batch on one device, padding included (§5.1). None:
             batches of `per_device_train_batch_size` sentences.
+        average_last: of how many of the last checkpoints the run keeps the weights and, at its end, writes and scores
+            the mean (§6.1). None: only `save_total_limit` says what is kept, and nothing is averaged.
         bleu_tokenize, bleu_lowercase: sacrebleu's settings for the figures of this run; `none` for text that is
             tokenised already.
     """
@@ -86,6 +88,7 @@ class DataArguments:
     tokenizer: str | None = None
     max_tokens: int = 256
     tokens_per_batch: int | None = 25000
+    average_last: int | None = None
     bleu_tokenize: str = "13a"
     bleu_lowercase: bool = False
 
@@ -96,6 +99,8 @@ class DataArguments:
             value = getattr(self, name)
             if value is not None and value < 2:  # one word and its end of sentence
                 raise ValueError(f"{name}={value}: want at least 2.")
+        if self.average_last is not None and self.average_last < 1:
+            raise ValueError(f"average_last={self.average_last}: want at least 1 checkpoint, or null.")
         if self.bleu_tokenize not in BLEU.TOKENIZERS:
             raise ValueError(f"bleu_tokenize={self.bleu_tokenize!r}: want one of {', '.join(BLEU.TOKENIZERS)}.")
         for split in ("train", "validation", "test"):
@@ -204,6 +209,9 @@ def build_recipe(given: Mapping[str, Any]) -> Recipe:
 
 def _check_together(recipe: Recipe) -> None:
     """What each object accepts and the run would stumble over, hours later, at its first evaluation."""
+    limit, averaged = recipe.training.save_total_limit, recipe.data.average_last
+    if limit is not None and averaged is not None and limit < averaged:
+        raise ValueError(f"save_total_limit={limit} keeps fewer checkpoints than average_last={averaged}: want null.")
     strategy = IntervalStrategy(recipe.training.eval_strategy).value
     if strategy != "no" and not recipe.data.has("validation"):
         raise ValueError(

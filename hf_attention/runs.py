@@ -4,6 +4,7 @@ import ctypes
 import json
 import logging
 import platform
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -14,7 +15,7 @@ import yaml
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from .checkpoints import checkpoints_of
+from .checkpoints import KeepForAveraging, average_checkpoints, checkpoints_of, last_checkpoints
 from .corpus import load_pairs
 from .data import BatchCollator, TokenBatches, encode_pairs
 from .loss import LabelSmoothedCrossEntropy
@@ -29,7 +30,7 @@ from .tokenization import check_vocabulary, save_tokenizer, train_tokenizer
 
 logger = logging.getLogger(__name__)
 
-RECIPE, TOKENIZER_FOLDER = "recipe.yaml", "tokenizer"
+RECIPE, TOKENIZER_FOLDER, AVERAGE_FOLDER, RESULTS = "recipe.yaml", "tokenizer", "averaged", "results.json"
 
 
 def open_run(recipe: Recipe, resume: bool) -> str | None:
@@ -153,7 +154,7 @@ def build_trainer(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, encoded: d
         processing_class=tokenizer,
         compute_loss_func=LabelSmoothedCrossEntropy(training.label_smoothing_factor),
         compute_metrics=metrics if training.predict_with_generate else None,
-        callbacks=[metrics],
+        callbacks=[metrics, *([KeepForAveraging(data.average_last)] if data.average_last else [])],
     )
 
 
@@ -173,12 +174,38 @@ def _is_last(checkpoint: str, training: Seq2SeqTrainingArguments) -> bool:
     return state["global_step"] >= state["max_steps"] and state["num_train_epochs"] >= training.num_train_epochs
 
 
-def evaluate_test(trainer: Seq2SeqTrainer, test: Dataset) -> dict[str, Any]:
-    """Scores the test set, writes `results.json` and returns its content: loss, BLEU and its signature."""
-    scores: dict[str, Any] = trainer.evaluate(test, metric_key_prefix="test")
+def evaluate_test(trainer: Seq2SeqTrainer, test: Dataset, name: str = "test") -> dict[str, Any]:
+    """Scores the test set: loss, BLEU and its signature, also added to `results.json`; `name` begins their names."""
+    scores: dict[str, Any] = trainer.evaluate(test, metric_key_prefix=name)
     scores["signature"] = trainer.compute_metrics.signature if trainer.compute_metrics else None
     if trainer.is_world_process_zero():
-        write_lines(Path(trainer.args.output_dir, "results.json"), json.dumps(scores, indent=2).splitlines())
+        results = Path(trainer.args.output_dir, RESULTS)
+        before = json.loads(results.read_text(encoding="utf-8")) if name != "test" and results.exists() else {}
+        write_lines(results, json.dumps({**before, **scores}, indent=2).splitlines())
+    return scores
+
+
+def evaluate_average(trainer: Seq2SeqTrainer, n: int, test: Dataset | None) -> dict[str, Any]:
+    """Writes the mean of the last `n` checkpoints to `averaged/` and scores it; the trainer keeps its own weights.
+
+    Nothing but a warning if the run has saved fewer: a short trial of a recipe is no reason to fail at its end.
+    """
+    folder = Path(trainer.args.output_dir)
+    if len(checkpoints_of(folder)) < n:
+        logger.warning("average_last=%d, but the run has saved %d checkpoints", n, len(checkpoints_of(folder)))
+        return {}
+    output = folder / AVERAGE_FOLDER
+    if trainer.is_world_process_zero():
+        shutil.rmtree(output, ignore_errors=True)  # the mean of a run that went on since
+        average_checkpoints(last_checkpoints(folder, n), output)
+    trainer.accelerator.wait_for_everyone()
+    if test is None:
+        return {}
+    model, mean = trainer.model, type(trainer.model).from_pretrained(output)
+    last = {name: weight.cpu().clone() for name, weight in model.state_dict().items()}
+    model.load_state_dict(mean.state_dict())
+    scores = evaluate_test(trainer, test, AVERAGE_FOLDER)
+    model.load_state_dict(last)
     return scores
 
 
@@ -186,7 +213,8 @@ def write_card(trainer: Seq2SeqTrainer, recipe: Recipe, encoded: dict[str, Datas
     """The model card, for now and for every push: data, recipe, and BLEU with its signature once there is one."""
     data = recipe.data
     source = data.dataset or ", ".join(data.train_files or ())
-    bleu = {"test": scores["test_bleu"]} if "test_bleu" in scores else {}
+    names = {"test_bleu": "test", f"{AVERAGE_FOLDER}_bleu": f"test, mean of the last {data.average_last} checkpoints"}
+    bleu = {name: scores[key] for key, name in names.items() if key in scores}
     prepare_sharing(
         trainer,
         title=Path(recipe.training.output_dir).resolve().name,

@@ -53,7 +53,7 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
 
 @contextmanager
 def replacing(path: str | Path, binary: bool = False) -> Iterator[IO[Any]]:
-    """A file to write, UTF-8 or `binary`, beside `path` first and renamed at the end, so that nobody reads half a file.
+    """A file to write, UTF-8 or `binary`, beside `path` first, then renamed, so that nobody reads half a file.
 
     A link is followed. What is no regular file, such as a device or a pipe, can't be replaced and is written to.
     """

@@ -140,9 +140,9 @@ def windows(lines: Iterable[str]) -> Iterator[list[str]]:
         raise failure
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """What a script asks for that loads a `Translator`."""
-    parser.add_argument("--model", required=True, help="folder of a saved encoder-decoder, or its name on the Hub")
+    parser.add_argument("--model", required=required, help="folder of a saved encoder-decoder, or its name on the Hub")
     parser.add_argument("--src-lang", help="language of the text, for models of many, in their tokenizer's codes")
     parser.add_argument("--tgt-lang", help="language to translate to, likewise")
     parser.add_argument("--batch-tokens", type=int, default=4096, help="source tokens of a batch, padding included")

@@ -20,7 +20,7 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
-from hf_attention.checkpoints import average_checkpoints, last_checkpoints
+from hf_attention.checkpoints import KeepForAveraging, average_checkpoints, last_checkpoints
 
 
 WEIGHTS = "model.safetensors"
@@ -256,3 +256,65 @@ def test_command_refuses(run_folder, tmp_path, capsys, arguments, code, message)
     printed = capsys.readouterr().err
     assert message in printed and (code == 2 or printed.count("\n") == 1)
     assert files(tmp_path) == set()
+
+
+def train(folder: Path, *callbacks, resume: bool = False, **arguments) -> None:
+    tokenizer, model = byte_tokenizer(), tiny_marian()
+    rows = [dict(tokenizer(text), labels=tokenizer(text)["input_ids"]) for text in ("ab", "c d e", "fgh", "")]
+    given = {"max_steps": 6, "save_steps": 1, "learning_rate": 0.1, "lr_scheduler_type": "constant"} | arguments
+    arguments = Seq2SeqTrainingArguments(
+        folder, per_device_train_batch_size=2, report_to="none", use_cpu=True, seed=1, disable_tqdm=True, **given
+    )
+    collator = DataCollatorForSeq2Seq(tokenizer, model)
+    trainer = Seq2SeqTrainer(
+        model,
+        arguments,
+        collator,
+        train_dataset=rows,
+        eval_dataset=rows,
+        processing_class=tokenizer,
+        callbacks=[*callbacks],
+    )
+    trainer.train(resume_from_checkpoint=resume)
+
+
+def test_what_averaging_needs_is_kept_and_no_more(tmp_path):
+    everything, kept = tmp_path / "everything", tmp_path / "kept"
+    train(everything)
+    train(kept, KeepForAveraging(3))
+    assert files(kept) == {"checkpoint-4", "checkpoint-5", "checkpoint-6"}
+    assert files(kept / "checkpoint-6") == files(everything / "checkpoint-6") > {"optimizer.pt", "trainer_state.json"}
+    lost = files(everything / "checkpoint-5") - files(kept / "checkpoint-5")
+    assert lost == {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.bin"}
+    for folder, name in ((everything, "all"), (kept, "few")):
+        average_checkpoints(last_checkpoints(folder, 3), tmp_path / name)
+    assert bits(tmp_path / "all") == bits(tmp_path / "few")
+
+
+def test_a_run_that_keeps_for_averaging_resumes_bit_for_bit(tmp_path):
+    train(tmp_path / "whole", KeepForAveraging(2))
+    train(tmp_path / "cut", KeepForAveraging(2), max_steps=4)
+    train(tmp_path / "cut", KeepForAveraging(2), resume=True)
+    assert files(tmp_path / "cut") == files(tmp_path / "whole") == {"checkpoint-5", "checkpoint-6"}
+    assert bits(tmp_path / "cut" / "checkpoint-6") == bits(tmp_path / "whole" / "checkpoint-6")
+
+
+def test_the_best_checkpoint_stays_whole(tmp_path):
+    best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 1, "greater_is_better": True}
+    train(tmp_path, KeepForAveraging(1), metric_for_best_model="loss", **best)  # the largest loss is the first
+    state = json.loads((tmp_path / "checkpoint-6" / "trainer_state.json").read_text())
+    name = Path(state["best_model_checkpoint"]).name
+    assert name == "checkpoint-1" and files(tmp_path) == {name, "checkpoint-6"}
+    assert "optimizer.pt" in files(tmp_path / name)
+
+
+@pytest.mark.parametrize("n", [0, -1, True, 2.0, "3"])
+def test_a_number_of_checkpoints_that_is_none(n):
+    with pytest.raises(ValueError, match="wanted at least 1 checkpoint"):
+        KeepForAveraging(n)
+
+
+def test_a_limit_below_what_is_averaged_is_refused_before_training(tmp_path):
+    with pytest.raises(ValueError, match="save_total_limit is 2, wanted none, or at least the 5"):
+        train(tmp_path, KeepForAveraging(5), save_total_limit=2)
+    assert not list(tmp_path.glob("checkpoint-*"))

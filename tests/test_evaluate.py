@@ -77,7 +77,9 @@ def test_prints_what_sacrebleu_prints(folder, files, hypotheses, capsys, referen
     paths = [files[name] for name in references]
     given = [argument for path in paths for argument in ("--reference", path)]
     assert evaluate(folder, files, *given, *options, "--output", files["kept"]) == 0
-    bleu, chrf = capsys.readouterr().out.splitlines()
+    bleu, tokens, compounds, chrf = capsys.readouterr().out.splitlines()
+    assert tokens.startswith("BLEU, lower-cased tokens ") and "case:lc" in tokens and "tok:none" in tokens
+    assert compounds.startswith("BLEU, compounds split ") and "tok:moses-de+compounds" in compounds
     assert files["kept"].read_text(encoding="utf-8").split("\n")[:-1] == hypotheses
     command = [sys.executable, "-m", "sacrebleu", *paths, "-i", files["kept"], "-m", "bleu", "chrf", "-w", "2", *flags]
     theirs = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -104,6 +106,7 @@ def test_the_script_does_not_hide_the_library_of_its_name(files):
         (["--reference", "nowhere"], 1, "nowhere: No such file"),
         (["--reference", "near", "--tokenize", "13b"], 2, "13b"),
         ([], 2, "--reference"),
+        (["--reference", "near", "--hypotheses", "far"], 2, "want either --model and --source, or --hypotheses"),
     ],
 )
 def test_refuses_before_it_translates(files, capsys, arguments, code, message):
@@ -112,6 +115,13 @@ def test_refuses_before_it_translates(files, capsys, arguments, code, message):
     printed = capsys.readouterr().err
     assert message.format(**files) in printed and "translating" not in printed
     assert code == 2 or (printed.startswith("error: ") and printed.count("\n") == 1)
+
+
+def test_scores_what_was_kept_without_a_model(files, capsys):
+    assert run_script("evaluate.py", "--hypotheses", files["near"], "--reference", files["near"]) == 0
+    assert all(
+        line.split(" (")[0].split(" nrefs")[0].endswith(" 100.00") for line in capsys.readouterr().out.splitlines()
+    )
 
 
 def test_an_empty_source_is_refused(files, capsys):

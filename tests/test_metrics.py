@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from stock import byte_tokenizer
 
-from hf_attention.metrics import chrf, compute_metrics, load_bleu
+from hf_attention.metrics import compute_metrics, load_bleu
 
 
 REPOSITORY = Path(__file__).parents[1]
@@ -106,11 +106,6 @@ def test_same_as_the_command_line_on_multi30k(bleu, tmp_path):
     [theirs] = sacrebleu_command(tmp_path, hypotheses, references)
     assert len(references) > 1000 and 0 < theirs["score"] < 100
     assert_same(bleu.compute(predictions=hypotheses, references=references), theirs)
-
-
-def test_chrf_is_the_command_lines(tmp_path):
-    [theirs] = sacrebleu_command(tmp_path, HYPOTHESES, REFERENCES, OTHERS, options=("--metrics", "chrf"))
-    assert_same(chrf(HYPOTHESES, [list(pair) for pair in zip(REFERENCES, OTHERS, strict=True)]), theirs)
 
 
 def test_by_hand(bleu):

@@ -96,6 +96,31 @@ def test_a_run_leaves_a_folder_that_loads_anywhere(tmp_path, corpus):
     assert again.returncode == 1 and "--resume" in again.stderr and again.stderr.count("\n") == 1
 
 
+def test_a_run_ends_with_the_mean_of_its_last_checkpoints(tmp_path, corpus):
+    fields = {"average_last": 3, "save_steps": 2, "save_total_limit": None, "eval_strategy": "no"}
+    done = train(tmp_path, corpus, f"output_dir={tmp_path / 'run'}", **fields)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "run"
+    kept = {folder.name: load_file(folder / "model.safetensors") for folder in run.glob("checkpoint-*")}
+    assert sorted(kept) == ["checkpoint-10", "checkpoint-12", "checkpoint-8"]
+    mean = load_file(run / "averaged" / "model.safetensors")
+    for name, weight in mean.items():
+        expected = sum(weights[name].double() for weights in kept.values()) / 3
+        torch.testing.assert_close(weight.double(), expected, rtol=0, atol=1e-6)
+    results = json.loads((run / "results.json").read_text())
+    assert results["test_loss"] != results["averaged_loss"]  # two models were scored
+    assert f"test BLEU {results['averaged_bleu']:.2f} for the mean of the last 3 checkpoints" in done.stdout
+    assert "mean of the last 3 checkpoints" in (run / "README.md").read_text()
+    last = load_file(run / "model.safetensors")  # the run's own model stays the last one
+    assert all(torch.equal(weight, kept["checkpoint-12"][name]) for name, weight in last.items())
+
+
+def test_a_run_too_short_for_its_mean_says_so(tmp_path, corpus):
+    done = train(tmp_path, corpus, f"output_dir={tmp_path / 'run'}", average_last=5, save_total_limit=None)
+    assert done.returncode == 0 and "average_last=5, but the run has saved 2 checkpoints" in done.stderr
+    assert not (tmp_path / "run" / "averaged").exists()
+
+
 def test_resume_goes_on_bit_for_bit(tmp_path, corpus):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     options = {"max_steps": 16, "save_steps": 5, "save_total_limit": None, "eval_strategy": "no", "dropout": 0.3}

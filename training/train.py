@@ -16,6 +16,7 @@ from hf_attention.plan import plan
 from hf_attention.recipes import load_recipe
 from hf_attention.runs import (
     build_trainer,
+    evaluate_average,
     evaluate_test,
     keep_freed_memory,
     load_data,
@@ -50,11 +51,15 @@ def main() -> None:
     or_rescue(trainer, lambda: train(trainer, checkpoint))
     or_rescue(trainer, trainer.save_model)  # before anything else can fail
 
-    if "test" in encoded:
-        scores = evaluate_test(trainer, encoded["test"])
-        write_card(trainer, recipe, encoded, scores)
-        if main_process and "test_bleu" in scores:
-            print(f"test BLEU {scores['test_bleu']:.2f} ({scores['signature']})")
+    test, averaged = encoded.get("test"), recipe.data.average_last
+    scores = evaluate_test(trainer, test) if test is not None else {}
+    if averaged is not None:
+        scores |= evaluate_average(trainer, averaged, test)
+    write_card(trainer, recipe, encoded, scores)
+    if main_process and "test_bleu" in scores:
+        print(f"test BLEU {scores['test_bleu']:.2f} ({scores['signature']})")
+    if main_process and "averaged_bleu" in scores:
+        print(f"test BLEU {scores['averaged_bleu']:.2f} for the mean of the last {averaged} checkpoints, in averaged/")
     if main_process:
         print(f"The model is in {recipe.training.output_dir}")
     if recipe.training.push_to_hub:
