@@ -1,0 +1,162 @@
+"""The page: every figure of a trace and every tensor behind them, in one HTML document that needs nothing beside it.
+
+What can be drawn stands in it as SVG, for the first sentence, layer and head also without a script. The script puts the
+numbers of another choice into the same drawings; they lie in the page as JSON, an element for each tensor.
+"""
+
+import base64
+import hashlib
+import html
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from ..tracing.trace import AXES, Trace
+from . import attention, canvas, draw, names, parameters, questions
+from .values import packed
+
+
+HERE = Path(__file__).parent
+KINDS = {  # as the paper's §3.2.3 lists them, in the order of Figure 1
+    "encoder.self_attn": "encoder self-attention",
+    "decoder.self_attn": "decoder self-attention, masked",
+    "decoder.cross_attn": "decoder attention to the source",
+}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure on the page. `choices`: what it is drawn for; `path`: the module whose numbers the script puts in."""
+
+    name: str
+    svg: Markup
+    choices: dict[str, Any]
+    path: str | None = None
+
+    @property
+    def shown(self) -> bool:
+        """Whether it is the one to be seen before anything has been chosen."""
+        return self.choices.get("sentence", 0) == 0 and self.choices.get("kind", next(iter(KINDS))) == next(
+            iter(KINDS)
+        )
+
+
+def render(trace: Trace) -> str:
+    """The whole document."""
+    script = _read("page.js")
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["count"] = lambda value: f"{value:,}"
+    return environment.get_template("page.html.j2").render(
+        trace=trace,
+        info=trace.info,
+        sizes={axis: (meaning, trace.sizes[axis]) for axis, meaning in AXES.items() if axis in trace.sizes},
+        kinds=KINDS,
+        layers=_layers(trace),
+        figures=_figures(trace),
+        blocks=parameters.blocks(trace),
+        facts=questions.facts(trace),
+        index=_index(trace),
+        values=_values(trace),
+        style=Markup(canvas.STYLE + _read("page.css")),
+        definitions=Markup(canvas.DEFINITIONS),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def framed(trace: Trace) -> str:
+    """The page inside a frame, for a notebook: its styles and its script stay inside."""
+    return (
+        '<iframe title="A trace" sandbox="allow-scripts" style="width:100%;height:80vh;border:1px solid #ccc" '
+        f'srcdoc="{html.escape(render(trace))}"></iframe>'
+    )
+
+
+def _read(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+def _layers(trace: Trace) -> dict[str, int]:
+    """How many layers there are of each kind of attention."""
+    return {kind: sum(re.sub(r"\.layers\.\d+", "", name) == f"{kind}.weights" for name in trace) for kind in KINDS}
+
+
+def _figures(trace: Trace) -> dict[str, list[Drawing]]:
+    """All drawings, by the place of the page where they stand."""
+    there = set(names(trace))
+    sentences = range(len(trace.info["sentences"]))
+
+    def drawings(name: str, sentence: int | None = None, path: str | None = None, **choices: Any) -> list[Drawing]:
+        if name not in there:
+            return []
+        options = {} if sentence is None else {"sentence": sentence}
+        svg = Markup(draw(trace, name, **options).svg(standalone=False))
+        return [Drawing(name, svg, {**options, **choices}, path)]
+
+    found = {"architecture": drawings("architecture")}
+    for name in ("encoder.inputs", "decoder.inputs", "shift", "loss"):
+        found[name] = [each for i in sentences for each in drawings(name, i)]
+    for part in ("multi_head", "", "matrices", "arcs"):
+        found[part or "attention"] = []
+        for kind in KINDS:
+            path = "{}.layers.0.{}".format(*kind.split("."))
+            for i in [None] if part == "multi_head" else sentences:
+                name = f"{path}.{part}".rstrip(".")
+                found[part or "attention"] += drawings(name, i, None if part == "multi_head" else path, kind=kind)
+    for part in ("steps", "tree"):
+        searches = range(len(trace.info["searches"]))
+        found[part] = [
+            Drawing(each.name, each.svg, {"sentence": i}) for i in searches for each in drawings(f"search.{i}.{part}")
+        ]
+    return found
+
+
+def _index(trace: Trace) -> dict[str, Any]:
+    """What the script knows before it reads a number."""
+    words = [trace.token(token) for token in range(trace.sizes["W"])] if trace.sizes["W"] <= canvas.COLUMNS else []
+    return {
+        "tensors": [
+            {
+                "name": tensor.name,
+                "axes": tensor.axes,
+                "shape": tensor.shape,
+                "text": questions.shape(tensor),
+                "symbol": tensor.symbol,
+                "type": str(tensor.value.dtype).removeprefix("torch."),
+                "gradient": tensor.gradient is not None,
+            }
+            for tensor in trace.values()
+        ],
+        "tokens": questions.padded_tokens(trace),
+        "winners": [[trace.token(token) for token in search["tokens"]] for search in trace.info["searches"]],
+        "words": words,
+        "layers": _layers(trace),
+        "sizes": trace.sizes,
+        "made_from": attention.MADE_FROM,
+        "transposed": attention.TRANSPOSED,
+        "dark": canvas.DARK,
+        "ink": canvas.INK,
+        "levels": canvas.HEAT_LEVELS,
+        "corner": [canvas.CORNER_ROWS, canvas.CORNER_COLUMNS],
+    }
+
+
+def _values(trace: Trace) -> dict[str, dict[str, Any]]:
+    found = {}
+    for tensor in trace.values():
+        symbol = tensor.name.rpartition(".")[2]
+        limits = (0.0, 1.0) if symbol == "weights" else None
+        found[f"value:{tensor.name}"] = packed(tensor, tensor.value, symbol in attention.TRANSPOSED, limits)
+        if tensor.gradient is not None:
+            found[f"gradient:{tensor.name}"] = packed(tensor, tensor.gradient)
+    return found

@@ -1,0 +1,95 @@
+"""The numbers of a trace as the page carries them: a small JSON object for each tensor, read when it is asked for.
+
+A tensor is taken apart into matrices, its last two axes without batch and spread ones, in the order of its memory.
+Whatever is drawn in numbers is there to the last bit. Of larger matrices there is what their heat map shows.
+"""
+
+import base64
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..tracing.trace import TracedTensor
+from .canvas import (
+    CORNER_COLUMNS,
+    CORNER_ROWS,
+    HEAT_COLUMNS,
+    HEAT_ROWS,
+    extremes,
+    heat_levels,
+    in_numbers,
+    summary,
+)
+
+
+KEPT = 512  # values of a matrix; up to here a heat map's numbers stay in the page, so that a pointer can ask for them
+POSITIONS = {"S", "T"}  # attention's [T, S] keeps them as long as each has a square of its own on the heat map
+LEVELS = "0123456789ab"  # a letter for each level of a heat map; "." where there is no number
+
+
+def packed(
+    tensor: TracedTensor,
+    value: torch.Tensor,
+    turned: bool = False,
+    limits: tuple[float, float] | None = None,
+) -> dict[str, Any]:
+    """What the page holds of `value`, the tensor's own or its gradient. `limits`: drawn white and dark, as in figures.
+
+    `matrix`: [rows, columns] of each. `type`: bool, int, f32 or f64. `values`: all of them in one row, whole numbers
+    as a list, others as base64 of little-endian floats; missing where the matrices are too large. `heats`: one for
+    each matrix that is not drawn in numbers, {levels, size, low, high, summary, corner}. `turned`: the same of the
+    transposed matrices, on request.
+    """
+    matrices, shape = _matrices(tensor.axes, value)
+    small = in_numbers(shape)
+    found: dict[str, Any] = {"matrix": shape}
+    if small or _keeps(tensor.axes, shape):
+        found |= _exact(value)
+    if not small:
+        found["heats"] = [_heat(matrix, limits) for matrix in matrices]
+    if turned and not in_numbers(shape[::-1]):
+        found["turned"] = [_heat(matrix.T, limits) for matrix in matrices]
+    return found
+
+
+def _matrices(axes: Sequence[str], value: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+    """[number of matrices, rows, columns]; a row of numbers stands upright, one to a line."""
+    own = [size for axis, size in zip(axes, value.shape, strict=True) if axis not in ("B", "1")]
+    rows, columns = (own + [1, 1])[:2] if len(own) < 2 else own[-2:]
+    return value.reshape(-1, rows, columns), [rows, columns]
+
+
+def _keeps(axes: Sequence[str], shape: Sequence[int]) -> bool:
+    square = POSITIONS.issuperset(axes[-2:]) and shape[0] <= HEAT_ROWS and shape[1] <= HEAT_COLUMNS
+    return square or shape[0] * shape[1] <= KEPT
+
+
+def _exact(value: torch.Tensor) -> dict[str, Any]:
+    if not value.is_floating_point():
+        return {"type": "bool" if value.dtype == torch.bool else "int", "values": value.flatten().int().tolist()}
+    kind = "f64" if value.dtype == torch.float64 else "f32"
+    numbers = value.detach().to(torch.float64 if kind == "f64" else torch.float32).contiguous().numpy()
+    content = numbers.astype(f"<f{int(kind[1:]) // 8}").tobytes()
+    return {"type": kind, "values": base64.b64encode(content).decode()}
+
+
+def _heat(values: torch.Tensor, limits: tuple[float, float] | None) -> dict[str, Any]:
+    values = values.double()
+    low, high = limits or extremes(values)
+    levels = heat_levels(values, low, high)
+    corner = values[:CORNER_ROWS, :CORNER_COLUMNS]
+    return {
+        "levels": "".join(LEVELS[level] if level >= 0 else "." for level in levels.flatten().tolist()),
+        "size": list(levels.shape),
+        "low": _for_json(low),
+        "high": _for_json(high),
+        "summary": summary(values),
+        "corner": [[_for_json(value) for value in row] for row in corner.tolist()],
+    }
+
+
+def _for_json(value: float) -> float | str:
+    """JSON has no word for what is no number; JavaScript's `Number` reads these."""
+    return value if math.isfinite(value) else {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}[str(value)]
