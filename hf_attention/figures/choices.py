@@ -1,4 +1,4 @@
-"""What figures ask of a trace before they draw: is there such a sentence, layer or head, and which words are its own."""
+"""What figures ask of a trace before they draw: is there such a sentence or layer, and which words are its own."""
 
 from typing import Any
 
