@@ -56,7 +56,7 @@ CELL_WIDTH, CELL_HEIGHT, FONT = 50.0, 21.0, 13.0
 NUMBERS = 200  # cells; a larger matrix is drawn as a heat map
 COLUMNS = 16
 HEAT_ROWS, HEAT_COLUMNS, HEAT_LEVELS, HEAT_CELL = 40, 64, 12, 7.0
-HEAT_WIDE = 32  # up to so many rows or columns, each is twice as large: a token fits beside it
+HEAT_WIDE = 32  # up to so many rows or columns with labels, each is twice as large: a token fits beside it
 CORNER_ROWS, CORNER_COLUMNS = 3, 4
 NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # and so no SVG; bytes of a token may be
 MINUS_INFINITY = -1e30  # masks hold the dtype's minimum; whatever is lower than this is written −∞
@@ -296,7 +296,7 @@ class Canvas:
                     self.text(x, top + 12, line, size=12, kind=kind)
                     top += 17
             in_cells = in_numbers(values.shape, numbers)
-            width, height = (CELL_WIDTH, CELL_HEIGHT) if in_cells else heat_cell(values.shape)
+            width, height = (CELL_WIDTH, CELL_HEIGHT) if in_cells else heat_cell(rows, columns)
             written = columns if in_cells or values.shape[1] <= HEAT_COLUMNS else ()
             widest = max((text_width(label, 11) for label in written), default=0.0)
             slant = 0 if widest <= width else 50  # degrees
@@ -306,7 +306,7 @@ class Canvas:
             if in_cells:
                 box = self._cells(left, top, values, low, high)
             else:
-                box = self._heat(left, top, values, low, high, corner)
+                box = self._heat(left, top, values, low, high, (width, height), corner)
             every = math.ceil(12 * values.shape[0] / box.height)
             for i, label in enumerate(rows):
                 if i % every == 0:
@@ -343,12 +343,20 @@ class Canvas:
         self._reach(x, y, x + width, y + height)
         return Box(x, y, width, height)
 
-    def _heat(self, x: float, y: float, values: torch.Tensor, low: float, high: float, corner: bool) -> Box:
+    def _heat(
+        self,
+        x: float,
+        y: float,
+        values: torch.Tensor,
+        low: float,
+        high: float,
+        cell: tuple[float, float],
+        corner: bool,
+    ) -> Box:
         """Means of neighbouring values where there are too many; then the summary, and a corner in numbers."""
         levels = heat_levels(values, low, high)
-        cell_width, cell_height = heat_cell(values.shape)
-        width, height = cell_width * levels.shape[1], cell_height * levels.shape[0]
-        place = f"translate({_round(x)} {_round(y)}) scale({cell_width:g} {cell_height:g})"
+        width, height = cell[0] * levels.shape[1], cell[1] * levels.shape[0]
+        place = f"translate({_round(x)} {_round(y)}) scale({cell[0]:g} {cell[1]:g})"
         with self.group(**{"class": "heat", "transform": place}):
             for level in range(-1, HEAT_LEVELS):
                 places = levels.eq(level).nonzero().tolist()
@@ -482,9 +490,9 @@ def heat_levels(values: torch.Tensor, low: float, high: float) -> torch.Tensor:
     return levels.nan_to_num(nan=-1).long()
 
 
-def heat_cell(shape: Sequence[int]) -> tuple[float, float]:
-    """Width and height of a heat map's cells."""
-    height, width = (HEAT_CELL * 2 if size <= HEAT_WIDE else HEAT_CELL for size in shape)
+def heat_cell(rows: Sequence[str], columns: Sequence[str]) -> tuple[float, float]:
+    """Width and height of a heat map's cells, by the labels of its rows and columns."""
+    height, width = (HEAT_CELL * 2 if 0 < len(labels) <= HEAT_WIDE else HEAT_CELL for labels in (rows, columns))
     return width, height
 
 

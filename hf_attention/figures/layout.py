@@ -1,0 +1,89 @@
+"""How figures of numbers are set: matrices put where their cells shall be, operations between them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..tracing.trace import Trace, TracedTensor
+from .canvas import Box, Canvas, shape_text, text_width
+
+
+GAP = 26.0  # between a matrix and an operation, so that the head of an arrow has room
+HEIGHT = 30.0  # of an operation
+
+
+class Matrix:
+    """A grid that has been measured and is to be drawn. `cells`, `whole`: its boxes, were it drawn at (0, 0)."""
+
+    def __init__(self, values: torch.Tensor, title: str, note: str, **options: Any):
+        self._what = (values, title, note)
+        self._options = options
+        self.cells, self.whole = Canvas("").grid(0, 0, *self._what, **options)
+
+    @property
+    def head(self) -> float:
+        """How far its titles stand above the cells."""
+        return self.cells.y - self.whole.y
+
+    @property
+    def left(self) -> float:
+        """How far its labels stand out to the left of the cells."""
+        return self.cells.x - self.whole.x
+
+    @property
+    def right(self) -> float:
+        """From the left edge of the cells to the end of all that is drawn."""
+        return self.whole.x + self.whole.width - self.cells.x
+
+    @property
+    def width(self) -> float:
+        return self.whole.width
+
+    @property
+    def below(self) -> float:
+        """From the upper edge of the cells to the end of all that is drawn."""
+        return self.whole.y + self.whole.height - self.cells.y
+
+    def draw(self, canvas: Canvas, x: float, y: float) -> Box:
+        """Draws it with the upper left corner of its cells at (x, y). Returns the cells, with what is below them."""
+        cells, _ = canvas.grid(x - self.cells.x, y - self.cells.y, *self._what, **self._options)
+        return Box(cells.x, cells.y, cells.width, self.below)
+
+
+def matrix(
+    tensor: TracedTensor, where: Sequence[int], title: str, key: str, transposed: bool = False, **options: Any
+) -> Matrix:
+    """The last two axes of a tensor, at the indices `where` of those in front, with its shape below the title."""
+    values, axes = tensor.value[tuple(where)], tensor.axes[len(where) :]
+    if transposed:
+        values, axes = values.T, axes[::-1]
+    return Matrix(_readable(values), title, shape_text(axes, values.shape), key=key, **options)
+
+
+def _readable(values: torch.Tensor) -> torch.Tensor:
+    """−∞ as a float32 mask has it, also from a narrower type, whose minimum could be a number of another one."""
+    if not values.is_floating_point() or values.dtype == torch.float64:
+        return values
+    hidden = values <= torch.finfo(values.dtype).min / 2
+    return values.float().masked_fill(hidden, torch.finfo(torch.float32).min)
+
+
+def operation(canvas: Canvas, x: float, y: float, line: str, kind: str, link: str | None = None) -> Box:
+    """A box around one line, a formula, with the middle of its upper edge at (x, y)."""
+    width = max(96.0, text_width(line) + 20)
+    with canvas.link(link, line):
+        box = canvas.rectangle(x - width / 2, y, width, HEIGHT, kind)
+        canvas.text(x, y + HEIGHT / 2 + 4.5, line, anchor="middle", kind="formula")
+    return box
+
+
+def tokens(trace: Trace, sentence: int, axis: str) -> list[str]:
+    """The words at the source positions (`S`) or at the decoder's (`T`) of one sentence, padding and all."""
+    ids = trace["source.input_ids" if axis == "S" else "target.decoder_input_ids"].value[sentence]
+    return [trace.token(token) for token in ids.tolist()]
+
+
+def padding(trace: Trace) -> str:
+    """The word that fills up the shorter sentences of a batch."""
+    return trace.token(trace.info["special"]["pad"])
