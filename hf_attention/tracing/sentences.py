@@ -1,6 +1,7 @@
 """Sentence pairs on their way into a trace: text to ids, ids to one batch, ids to the words of figures."""
 
 import operator
+import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
@@ -77,7 +78,10 @@ class Sentences:
         }
 
     def spell(self, token: int) -> str:
-        """A token as a reader knows it: `dog` begins a word, `·s` goes on with one. Without a tokenizer, the id."""
+        """A token as a reader knows it: `dog` begins a word, `·s` goes on with one, `␣` is the space in front of one.
+
+        Without a tokenizer, the id.
+        """
         if self.tokenizer is None or token >= len(self.tokenizer):
             config = self.model.config
             names = {config.eos_token_id: "</s>", config.decoder_start_token_id: "<s>", config.pad_token_id: "<pad>"}
@@ -85,6 +89,8 @@ class Sentences:
         raw = str(self.tokenizer.convert_ids_to_tokens(token))
         if token in self.tokenizer.all_special_ids:
             return raw
+        if raw in WORD_STARTS:
+            return "␣"
         text = str(self.tokenizer.decode([token], clean_up_tokenization_spaces=False))
         if not text.strip() or "\ufffd" in text:  # a part of a letter
             return raw
@@ -120,21 +126,25 @@ class Sentences:
         if self.tokenizer is None:
             raise ValueError(f"{where} is text, wanted token ids, as there is no tokenizer")
         encoding = self.tokenizer(**{"text_target" if side == "target" else "text": sentence})
-        ids = encoding["input_ids"]
-        words = [token for token in ids if token not in self.tokenizer.all_special_ids]
-        unknown = self.tokenizer.unk_token_id is not None and self.tokenizer.unk_token_id in ids
-        lost = self._lost(sentence, encoding)
-        if not words or unknown or lost:
-            what = f": it has nothing for {', '.join(map(repr, lost[:5]))}" if lost else ""
+        if not self._spells(sentence, encoding):
+            bad = [word for word in sentence.split() if not self._spells(word, self.tokenizer(word))]
+            what = f": it has nothing for {', '.join(map(repr, bad[:5]))}" if bad else ""
             raise ValueError(f"{where} is {sentence!r}, which this vocabulary cannot spell{what}")
-        return ids
+        return list(encoding["input_ids"])
 
-    def _lost(self, sentence: str, encoding: Any) -> list[str]:
-        """Characters that no token stands for: a vocabulary without an unknown token leaves them out silently."""
-        if not encoding.encodings:  # a tokenizer in Python keeps no such account
-            return []
-        kept = {at for first, last in encoding.encodings[0].offsets for at in range(first, last)}
-        return sorted({letter for at, letter in enumerate(sentence) if at not in kept and not letter.isspace()})
+    def _spells(self, text: str, encoding: Any) -> bool:
+        """Whether all of the text is in its tokens: a vocabulary without an unknown token leaves out what it lacks."""
+        assert self.tokenizer is not None
+        ids = encoding["input_ids"]
+        unknown = self.tokenizer.unk_token_id
+        if not set(ids) - set(self.tokenizer.all_special_ids) or (unknown is not None and unknown in ids):
+            return False
+        if not encoding.encodings:  # a tokenizer in Python keeps no account of what became of each letter
+            return True
+        parts = zip(encoding.encodings[0].tokens, encoding.encodings[0].offsets, strict=True)
+        kept = {at for token, place in parts if token not in WORD_STARTS for at in range(*place)}
+        # Marks and invisible characters may go: normalizers drop them on purpose.
+        return all(at in kept or unicodedata.category(letter)[0] in "CMZ" for at, letter in enumerate(text))
 
     def _checked_ids(self, where: str, ids: Any) -> list[int]:
         size = self.model.config.vocab_size
