@@ -23,8 +23,9 @@ log-probabilities and the winner.
                       fate is what the step decided: "finished" (ended), "live" (one of the k best others), "dropped"
     hypotheses  [{id, parent, step, token, tokens, log_prob, length, penalty, score, fate}], in order of appearance: 0
                 is the prompt, and each candidate is one. tokens are those generated, log_prob their total. fate is
-                how it ended: "live" (others go on from it), "finished", "dropped" (also where the search stopped as
-                no live hypothesis could win any more), "cut off" (at the limit, without an end), or "winner"
+                how it ended: "live" (a step asked what may follow it, though none of that need have been among the
+                best), "finished", "dropped" (also where the search stopped as no live hypothesis could win any more),
+                "cut off" (at the limit, without an end), or "winner"
     winner      id of the hypothesis that `generate()` returned
     tokens      its ids
     text        its text
