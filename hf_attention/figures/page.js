@@ -5,7 +5,7 @@
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const index = JSON.parse(byId("index").textContent);
   const tensors = new Map(index.tensors.map((tensor) => [tensor.name, tensor]));
-  const state = { sentence: 0, kind: Object.keys(index.layers)[0], layer: 0, head: 0 };
+  const state = { sentence: 0, kind: document.querySelector("[data-choose=kind] option").value, layer: 0, head: 0 };
   const MINUS_INFINITY = -1e30;
 
   // Numbers and tints, as canvas.py writes them: Python rounds ties to the even neighbour, and so does this.
@@ -57,26 +57,27 @@
   function packed(id) {
     if (!decoded.has(id)) {
       const found = JSON.parse(byId(id).textContent);
-      if (typeof found.values === "string") {
-        const bytes = Uint8Array.from(atob(found.values), (letter) => letter.charCodeAt(0));
-        const view = new DataView(bytes.buffer), wide = found.type === "f64" ? 8 : 4;
-        found.values = Array.from({ length: bytes.length / wide }, (_, i) =>
-          wide === 8 ? view.getFloat64(8 * i, true) : view.getFloat32(4 * i, true));
-      }
-      decoded.set(id, found);
+      decoded.set(id, { ...found, values: found.values && numbers(found.values, found.type) });
     }
     return decoded.get(id);
+  }
+
+  function numbers(content, type) {
+    if (typeof content !== "string") return content;
+    const view = new DataView(Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0)).buffer), wide = type === "f64" ? 8 : 4;
+    return Array.from({ length: view.byteLength / wide }, (_, i) => wide === 8 ? view.getFloat64(8 * i, true) : view.getFloat32(4 * i, true));
   }
 
   // One matrix of a tensor, the `place`th: `at(row, column)` where its numbers are there, `heat` where it is drawn so.
   function matrix(id, place, turned = false) {
     const found = packed(id), heat = (turned ? found.turned : found.heats)?.[place];
     const [rows, columns] = turned ? [...found.matrix].reverse() : found.matrix, start = place * rows * columns;
-    const values = found.values?.slice(start, start + rows * columns);
-    const [low, high] = values ? extremes(values) : [Number(heat.low), Number(heat.high)];
-    const known = (row, column) => values[turned ? column * rows + row : row * columns + column];
-    const corner = (row, column) => Number(heat.corner[row]?.[column] ?? NaN);
-    return { rows, columns, heat, low, high, type: found.type, whole: Boolean(values), at: values ? known : corner };
+    const values = found.values?.slice(start, start + rows * columns), whole = Boolean(values);
+    const [low, high] = whole ? extremes(values) : [Number(heat.low), Number(heat.high)];
+    const corner = whole ? [] : numbers(heat.corner, found.type), wide = Math.min(columns, index.corner[1]);
+    const at = whole ? (row, column) => values[turned ? column * rows + row : row * columns + column]
+      : (row, column) => (column < wide ? corner[row * wide + column] : NaN) ?? NaN;
+    return { rows, columns, heat, low, high, type: found.type, whole, at };
   }
 
   // Which matrices of a tensor belong to the chosen sentence: their first place, and the axes in front of each.
@@ -227,7 +228,9 @@
         how = `${powers[column]} / (${joined(powers, " + ")})`;
       }
     }
-    const title = element("strong", {}, `${key.replaceAll("_", " ")}, ${name("row", row)} → ${name("column", column)}: `);
+    const place = grid.querySelector("[data-row-name]") && grid.querySelector("[data-column-name]")
+      ? `${name("row", row)} → ${name("column", column)}` : `row ${name("row", row)}, column ${name("column", column)}`;
+    const title = element("strong", {}, element("bdi", {}, `${key.replaceAll("_", " ")}, ${place}: `));
     return [title, how ? `${how} = ` : "", element("strong", {}, value)];
   }
 
@@ -311,7 +314,7 @@
 
     function cell(value) {
       const made = element("td", { "data-value": exact(value) }, write(value, shown.type));
-      if (shown.type?.startsWith("f") || shown.heat) [made.style.background, made.style.color] = shade(level(value, shown.low, shown.high));
+      if (shown.type.startsWith("f") || shown.heat) [made.style.background, made.style.color] = shade(level(value, shown.low, shown.high));
       return made;
     }
   }
@@ -340,7 +343,7 @@
     });
     const more = [];
     if (tensor.gradient) {
-      more.push(element("details", {}, element("summary", {}, "its gradient: of the loss, with respect to each number")));
+      more.push(element("details", {}, element("summary", {}, "gradient of the loss")));
       fillOnce(more[0], true);
     }
     fillOnce(box, false);
@@ -356,6 +359,7 @@
     all(".opened").forEach((box) => box.classList.remove("opened"));
     from?.closest(".link")?.classList.add("opened");
     byId("inside").classList.add("filled");
+    byId("inside").scrollTop = 0;
     byId("inside-title").textContent = path;
     byId("inside-status").textContent = `${list.length} tensor${list.length === 1 ? "" : "s"}, of sentence ${state.sentence} where there is one for each`;
     const choosers = byId("inside-choosers");

@@ -1,7 +1,7 @@
 """The page: every figure of a trace and every tensor behind them, in one HTML document that needs nothing beside it.
 
-What can be drawn stands in it as SVG, for the first sentence, layer and head also without a script. The script puts the
-numbers of another choice into the same drawings; they lie in the page as JSON, an element for each tensor.
+What can be drawn stands in it as SVG, for the first sentence, layer and head also without a script. The script puts
+the numbers of another choice into the same drawings; they lie in the page as JSON, an element for each tensor.
 """
 
 import base64
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ..tracing.trace import AXES, Trace
 from . import attention, canvas, draw, names, parameters, questions
@@ -55,14 +55,14 @@ def render(trace: Trace) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["count"] = lambda value: f"{value:,}"
+    environment.filters |= {"count": lambda value: f"{value:,}", "formula": _formula}
     return environment.get_template("page.html.j2").render(
         trace=trace,
         info=trace.info,
         sizes={axis: (meaning, trace.sizes[axis]) for axis, meaning in AXES.items() if axis in trace.sizes},
         kinds=KINDS,
         layers=_layers(trace),
-        figures=_figures(trace),
+        figures=figures(trace),
         blocks=parameters.blocks(trace),
         facts=questions.facts(trace),
         index=_index(trace),
@@ -82,6 +82,12 @@ def framed(trace: Trace) -> str:
     )
 
 
+def _formula(text: str) -> Markup:
+    """`d_model` and `W^Q` with small letters below and above."""
+    tags = {"_": "sub", "^": "sup"}
+    return Markup(canvas.SCRIPTS.sub(lambda found: "<{0}>{1}</{0}>".format(tags[found[1]], found[2]), escape(text)))
+
+
 def _read(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")
 
@@ -91,7 +97,7 @@ def _layers(trace: Trace) -> dict[str, int]:
     return {kind: sum(re.sub(r"\.layers\.\d+", "", name) == f"{kind}.weights" for name in trace) for kind in KINDS}
 
 
-def _figures(trace: Trace) -> dict[str, list[Drawing]]:
+def figures(trace: Trace) -> dict[str, list[Drawing]]:
     """All drawings, by the place of the page where they stand."""
     there = set(names(trace))
     sentences = range(len(trace.info["sentences"]))
@@ -103,8 +109,8 @@ def _figures(trace: Trace) -> dict[str, list[Drawing]]:
         svg = Markup(draw(trace, name, **options).svg(standalone=False))
         return [Drawing(name, svg, {**options, **choices}, path)]
 
-    found = {"architecture": drawings("architecture")}
-    for name in ("encoder.inputs", "decoder.inputs", "shift", "loss"):
+    found = {}
+    for name in ("architecture", "encoder.inputs", "decoder.inputs", "shift", "loss"):
         found[name] = [each for i in sentences for each in drawings(name, i)]
     for part in ("multi_head", "", "matrices", "arcs"):
         found[part or "attention"] = []

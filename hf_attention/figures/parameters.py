@@ -24,7 +24,7 @@ PAPER = {  # the paper's letters for a module's parameters
 
 @dataclass
 class Row:
-    """One module: its own parameters as (name, shape), how many numbers they hold, and what has been counted before."""
+    """One module: its own parameters as (name, shape), how many numbers they hold, what has been counted before."""
 
     module: str
     paper: str

@@ -1,4 +1,4 @@
-"""The questions that the project began with, and what this run has to say to each: facts, put into words by the page."""
+"""The questions that the project began with, and what this run has to say to each: facts that the page words."""
 
 from typing import Any
 

@@ -22,9 +22,10 @@ from .canvas import (
     in_numbers,
     summary,
 )
+from .layout import _readable as readable
 
 
-KEPT = 512  # values of a matrix; up to here a heat map's numbers stay in the page, so that a pointer can ask for them
+KEPT = 2048  # values of a sentence: up to here those behind heat maps stay in the page, too, for a pointer to ask for
 POSITIONS = {"S", "T"}  # attention's [T, S] keeps them as long as each has a square of its own on the heat map
 LEVELS = "0123456789ab"  # a letter for each level of a heat map; "." where there is no number
 
@@ -38,15 +39,15 @@ def packed(
     """What the page holds of `value`, the tensor's own or its gradient. `limits`: drawn white and dark, as in figures.
 
     `matrix`: [rows, columns] of each. `type`: bool, int, f32 or f64. `values`: all of them in one row, whole numbers
-    as a list, others as base64 of little-endian floats; missing where the matrices are too large. `heats`: one for
+    as a list, others as base64 of little-endian floats; missing where there are too many. `heats`: one for
     each matrix that is not drawn in numbers, {levels, size, low, high, summary, corner}. `turned`: the same of the
     transposed matrices, on request.
     """
-    matrices, shape = _matrices(tensor.axes, value)
+    matrices, shape = _matrices(tensor.axes, readable(value))
     small = in_numbers(shape)
-    found: dict[str, Any] = {"matrix": shape}
-    if small or _keeps(tensor.axes, shape):
-        found |= _exact(value)
+    found: dict[str, Any] = {"matrix": shape, "type": _type(value)}
+    if small or value[:1].numel() <= KEPT or _is_square(tensor.axes, shape):
+        found["values"] = _exact(value)
     if not small:
         found["heats"] = [_heat(matrix, limits) for matrix in matrices]
     if turned and not in_numbers(shape[::-1]):
@@ -61,32 +62,34 @@ def _matrices(axes: Sequence[str], value: torch.Tensor) -> tuple[torch.Tensor, l
     return value.reshape(-1, rows, columns), [rows, columns]
 
 
-def _keeps(axes: Sequence[str], shape: Sequence[int]) -> bool:
-    square = POSITIONS.issuperset(axes[-2:]) and shape[0] <= HEAT_ROWS and shape[1] <= HEAT_COLUMNS
-    return square or shape[0] * shape[1] <= KEPT
+def _is_square(axes: Sequence[str], shape: Sequence[int]) -> bool:
+    return POSITIONS.issuperset(axes[-2:]) and shape[0] <= HEAT_ROWS and shape[1] <= HEAT_COLUMNS
 
 
-def _exact(value: torch.Tensor) -> dict[str, Any]:
-    if not value.is_floating_point():
-        return {"type": "bool" if value.dtype == torch.bool else "int", "values": value.flatten().int().tolist()}
-    kind = "f64" if value.dtype == torch.float64 else "f32"
-    numbers = value.detach().to(torch.float64 if kind == "f64" else torch.float32).contiguous().numpy()
-    content = numbers.astype(f"<f{int(kind[1:]) // 8}").tobytes()
-    return {"type": kind, "values": base64.b64encode(content).decode()}
+def _type(value: torch.Tensor) -> str:
+    if value.is_floating_point():
+        return "f64" if value.dtype == torch.float64 else "f32"
+    return "bool" if value.dtype == torch.bool else "int"
+
+
+def _exact(value: torch.Tensor) -> str | list[int]:
+    kind = _type(value)
+    if kind in ("bool", "int"):
+        return value.flatten().int().tolist()
+    numbers = readable(value.detach()).to(torch.float64 if kind == "f64" else torch.float32).contiguous().numpy()
+    return base64.b64encode(numbers.astype(f"<f{int(kind[1:]) // 8}").tobytes()).decode()
 
 
 def _heat(values: torch.Tensor, limits: tuple[float, float] | None) -> dict[str, Any]:
-    values = values.double()
     low, high = limits or extremes(values)
     levels = heat_levels(values, low, high)
-    corner = values[:CORNER_ROWS, :CORNER_COLUMNS]
     return {
         "levels": "".join(LEVELS[level] if level >= 0 else "." for level in levels.flatten().tolist()),
         "size": list(levels.shape),
         "low": _for_json(low),
         "high": _for_json(high),
         "summary": summary(values),
-        "corner": [[_for_json(value) for value in row] for row in corner.tolist()],
+        "corner": _exact(values[:CORNER_ROWS, :CORNER_COLUMNS]),
     }
 
 

@@ -1,0 +1,364 @@
+"""The page without a browser: what stands in it, checked against the model, the trace and the rules of HTML."""
+
+import base64
+import hashlib
+import html
+import json
+import re
+import struct
+from html.parser import HTMLParser
+
+import pytest
+import torch
+from conftest import build_model
+from torch.nn import functional
+from traced import (
+    ODD_SOURCES,
+    ODD_TARGETS,
+    SOURCES,
+    TARGETS,
+    odd_model,
+    odd_trace,
+    toy_model,
+    toy_trace,
+)
+
+from hf_attention import Trace, trace
+from hf_attention.figures import canvas, page, parameters, values
+from hf_attention.tracing.trace import TracedTensor
+
+
+HOSTILE = [
+    "</script><img src=x onerror=alert(1)>",
+    "\"'`&lt;",
+    "a\u2028b\u2029c",
+    "\u202eשלום",
+    "]]><!--",
+    "{{ 7 * 7 }}",
+]
+
+
+class Elements(HTMLParser):
+    """Every element of a document with its attributes, and the text of scripts."""
+
+    def __init__(self, document: str):
+        super().__init__(convert_charrefs=True)
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.scripts: dict[str, str] = {}
+        self.words: list[str] = []
+        self._script: str | None = None
+        self.feed(document)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+        self._script = dict(attributes).get("id", "") if tag == "script" else None
+        if self._script is not None:
+            self.scripts[self._script] = ""
+
+    def handle_endtag(self, tag):
+        self._script = None if tag == "script" else self._script
+
+    def handle_data(self, data):
+        if self._script is None:
+            self.words.append(data)
+        else:
+            self.scripts[self._script] += data
+
+    def values(self, attribute):
+        return [attributes[attribute] for _, attributes in self.found if attribute in attributes]
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return toy_trace(backward=True)
+
+
+@pytest.fixture(scope="module")
+def toy_page(toy):
+    return page.render(toy)
+
+
+@pytest.fixture(scope="module")
+def elements(toy_page):
+    return Elements(toy_page)
+
+
+@pytest.fixture(scope="module")
+def odd():
+    return odd_trace()
+
+
+@pytest.fixture(scope="module")
+def odd_page(odd):
+    return page.render(odd)
+
+
+def test_it_is_one_small_document_made_from_the_saved_trace_alone(toy, toy_page, tmp_path):
+    toy.save(tmp_path / "run.safetensors")
+    Trace.load(tmp_path / "run.safetensors").to_html(tmp_path / "run.html")
+    assert (tmp_path / "run.html").read_text(encoding="utf-8") == toy_page
+    assert len(toy_page.encode()) < 2_000_000
+
+
+def test_nothing_in_it_asks_the_network(elements, toy_page):
+    (policy,) = [
+        each["content"] for tag, each in elements.found if each.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policy.startswith("default-src 'none'; ")
+    assert not re.search(r"script-src[^;]*unsafe|https?:|\*|data:|blob:", policy)
+    assert not elements.values("src") and all(link.startswith("#") for link in elements.values("href"))
+    outside_json = re.sub(r'<script type="application/json".*?</script>', "", toy_page, flags=re.DOTALL)
+    for word in ("@import", "fetch(", "XMLHttpRequest", "import(", "eval("):
+        assert word not in outside_json
+    assert all(address.startswith("#") for address in re.findall(r"url\((.*?)\)", outside_json))
+    assert not [name for name in {name for _, each in elements.found for name in each} if name.startswith("on")]
+
+
+def test_the_script_is_the_one_that_the_policy_allows(toy_page):
+    (allowed,) = re.findall(r"script-src 'sha256-([^']+)'", toy_page)
+    (script,) = re.findall(r"<script>(.*?)</script>", toy_page, flags=re.DOTALL)
+    assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() == allowed
+
+
+@pytest.mark.parametrize("document", ["toy_page", "odd_page"])
+def test_every_link_leads_somewhere(document, request):
+    found = Elements(request.getfixturevalue(document))
+    identifiers = found.values("id")
+    assert len(identifiers) == len(set(identifiers))
+    assert {link.removeprefix("#") for link in found.values("href")} <= set(identifiers)
+    names = [tensor["name"] for tensor in json.loads(found.scripts["index"])["tensors"]]
+    for path in found.values("data-open"):
+        assert any(name.startswith(f"{path}.") for name in names), path
+    labelled = " ".join(found.values("aria-labelledby")).split()
+    assert labelled and set(labelled) <= set(identifiers)
+
+
+def test_sections_and_figures_are_all_there(elements):
+    assert [each["id"] for tag, each in elements.found if tag == "section" and "id" in each] == [
+        "figure-1", "figure-2", "inputs", "output", "parameters", "translation", "questions",
+    ]  # fmt: skip
+    questions = [each["id"] for tag, each in elements.found if tag == "article"]
+    assert len(questions) == 7 and len(set(questions)) == 7
+    assert [tag for tag, _ in elements.found if tag in ("header", "nav", "main", "footer")] == [
+        "header", "nav", "main", "footer",
+    ]  # fmt: skip
+    headings = [int(tag[1]) for tag, _ in elements.found if re.fullmatch("h[1-6]", tag)]
+    assert headings[0] == 1 and headings.count(1) == 1
+    assert all(after <= before + 1 for before, after in zip(headings, headings[1:], strict=False))
+
+
+PLACES = ["architecture", "multi_head", "attention", "matrices", "arcs", "encoder.inputs", "decoder.inputs", "shift",
+          "loss", "steps", "tree"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def figures(toy):
+    return page.figures(toy)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_figure_for_each_choice(place, figures):
+    drawings = figures[place]
+    each_sentence = [{"sentence": 0}, {"sentence": 1}]
+    each_kind = [{"kind": kind} for kind in page.KINDS]
+    wanted = {"multi_head": each_kind}
+    wanted |= dict.fromkeys(
+        ("attention", "matrices", "arcs"), [{**sentence, **kind} for kind in each_kind for sentence in each_sentence]
+    )
+    assert [each.choices for each in drawings] == wanted.get(place, each_sentence)
+    assert [each.shown for each in drawings].count(True) == 1 and drawings[0].shown
+
+
+@pytest.mark.parametrize(
+    ("model", "sources", "targets", "document"),
+    [(toy_model, SOURCES, TARGETS, "toy_page"), (odd_model, ODD_SOURCES, ODD_TARGETS, "odd_page")],
+    ids=["toy", "odd"],
+)
+def test_every_shape_on_the_page_is_that_of_the_modules(model, sources, targets, document, request):
+    sizes = measured_sizes(model(), sources, targets)
+    found = Elements(request.getfixturevalue(document))
+    index = json.loads(found.scripts["index"])
+    written = [" ".join(found.words)] + [tensor["text"] for tensor in index["tensors"] if tensor["axes"][:1] != ["N"]]
+    shapes = re.findall(r"\[([^\[\]=]+)\] = \[([\d, ]+)\]", " ".join(written))
+    assert len(shapes) > 200
+    for letters, numbers in shapes:
+        axes = letters.split(", ")
+        if axes[0] == "N":
+            continue  # of a translation, which has lengths of its own
+        assert numbers == ", ".join(str(sizes[axis]) for axis in axes), letters
+
+
+def measured_sizes(model, sources, targets):
+    """The number behind each letter, from hooks on the modules."""
+    seen = {}
+
+    def hook(module, args, output):
+        seen[names[module]] = (args[0].shape if args else None, output.shape if torch.is_tensor(output) else None)
+
+    names = {module: name.removeprefix("model.") for name, module in model.named_modules()}
+    handles = [module.register_forward_hook(hook) for module in names]
+    model.set_attn_implementation("eager")
+    labels = padded(targets, -100)
+    ids = padded(sources, 0)
+    with torch.no_grad():
+        weights = model(input_ids=ids, attention_mask=ids.ne(0).long(), labels=labels, output_attentions=True)
+    for handle in handles:
+        handle.remove()
+    path = "decoder.layers.0.cross_attn"
+    batch, heads, target, source = weights.cross_attentions[0].shape
+    query, value = seen[f"{path}.q_proj"][1][-1], seen[f"{path}.v_proj"][1][-1]
+    return {
+        "B": batch, "H": heads, "T": target, "S": source, "H·K": query, "K": query // heads, "H·V": value,
+        "V": value // heads, "D": seen[f"{path}.out_proj"][1][-1], "W": seen["lm_head"][1][-1],
+        "F": seen["decoder.layers.0.feed_forward.fc1"][1][-1], "1": 1,
+    }  # fmt: skip
+
+
+def padded(rows, filler):
+    width = max(map(len, rows))
+    return torch.tensor([row + [filler] * (width - len(row)) for row in rows])
+
+
+@pytest.mark.parametrize(("model", "document"), [(toy_model, "toy_page"), (odd_model, "odd_page")], ids=["toy", "odd"])
+def test_parameters_add_up_to_the_models_own_count(model, document, request):
+    found = Elements(request.getfixturevalue(document))
+    counts = [int(count) for count in found.values("data-count")]
+    assert sum(counts) == model().num_parameters() == sum(each.numel() for each in model().parameters())
+    assert f"{sum(counts):,}" in found.words
+
+
+def test_the_tied_matrix_is_counted_once_and_named_where_it_is_used_again(toy):
+    rows = {row.module: row for block in parameters.blocks(toy) for row in block.rows}
+    assert rows["encoder.embed_tokens"].count == 5 * 8
+    for again in ("decoder.embed_tokens", "lm_head"):
+        assert rows[again].count == 0 and rows[again].tied_to == "encoder.embed_tokens.weight"
+        assert rows[again].shapes == [("weight", "[5, 8]")]
+    untied = trace(build_model(vocab_size=5, tie_word_embeddings=False), None, SOURCES, TARGETS, search=False)
+    blocks = parameters.blocks(untied)
+    assert sum(block.count for block in blocks) == untied.info["model"]["num_parameters"]
+
+
+# The numbers behind the page
+
+
+def test_numbers_are_packed_to_the_last_bit(toy):
+    tensor = toy["decoder.layers.1.cross_attn.scores"]
+    packed = values.packed(tensor, tensor.value)
+    assert packed["matrix"] == [3, 3] and packed["type"] == "f32" and "heats" not in packed
+    assert list(struct.unpack("<36f", base64.b64decode(packed["values"]))) == tensor.value.flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"),
+    [
+        (torch.tensor([[True, False]]), "bool", [1, 0]),
+        (torch.tensor([[7, -100]]), "int", [7, -100]),
+        (torch.tensor([[1.5, -2.25]], dtype=torch.float16), "f32", struct.pack("<2f", 1.5, -2.25)),
+        (torch.tensor([[0.1, 0.2]], dtype=torch.float64), "f64", struct.pack("<2d", 0.1, 0.2)),
+    ],
+    ids=["bool", "int", "half", "double"],
+)
+def test_each_kind_of_number(value, kind, expected):
+    packed = values.packed(TracedTensor("x", ("B", "S"), "x", value), value)
+    content = packed["values"] if kind in ("bool", "int") else base64.b64decode(packed["values"])
+    assert (packed["type"], packed["matrix"], content) == (kind, [2, 1], expected)
+
+
+def test_a_large_matrix_is_a_heat_map_with_summary_and_corner():
+    value = torch.arange(2 * 50 * 128, dtype=torch.float32).reshape(2, 50, 128)
+    packed = values.packed(TracedTensor("x", ("B", "S", "D"), "x", value), value)
+    assert "values" not in packed and len(packed["heats"]) == 2
+    heat = packed["heats"][1]
+    rows, columns = heat["size"]
+    assert rows <= canvas.HEAT_ROWS and columns <= canvas.HEAT_COLUMNS and len(heat["levels"]) == rows * columns
+    assert (heat["low"], heat["high"]) == (6400, 12799)
+    assert heat["levels"][0] == "0" and heat["levels"][-1] == values.LEVELS[canvas.HEAT_LEVELS - 1]
+    assert heat["summary"].startswith("min 6400.0 · max 1.3e+04 · mean 9599.5")
+    assert struct.unpack("<12f", base64.b64decode(heat["corner"]))[:5] == (6400, 6401, 6402, 6403, 6528)
+
+
+def test_what_is_no_number_is_still_json():
+    value = torch.full((1, 30, 30), float("nan"))
+    value[0, 0, 0] = float("inf")
+    packed = json.loads(
+        json.dumps(values.packed(TracedTensor("x", ("B", "S", "D"), "x", value), value), allow_nan=False)
+    )
+    assert packed["heats"][0]["high"] == "Infinity" and "." in packed["heats"][0]["levels"]
+
+
+def test_masks_of_narrow_types_are_minus_infinity_too(toy):
+    value = torch.tensor([[[[0, torch.finfo(torch.float16).min]]]], dtype=torch.float16)
+    packed = values.packed(TracedTensor("a.mask", ("B", "1", "T", "S"), "mask", value), value)
+    assert struct.unpack("<2f", base64.b64decode(packed["values"]))[1] < canvas.MINUS_INFINITY
+
+
+# What it says
+
+
+def test_the_loss_of_the_answer_is_that_of_torch(toy, elements):
+    model, labels = toy_model(), padded(TARGETS, -100)
+    ids = padded(SOURCES, 0)
+    with torch.no_grad():
+        logits = model(input_ids=ids, attention_mask=ids.ne(0).long(), labels=labels).logits
+    plain = functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    smoothed = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1)
+    answer = text_of(elements, "How is the loss computed?")
+    assert f"= {smoothed:.3f} ; plain, {plain:.3f}" in answer
+    log_prob = float(logits[0, 0].log_softmax(-1)[4])
+    assert f"log p = {log_prob:.3f}".replace("-", "−") in answer
+    assert "5 of 6 positions count" in answer
+
+
+def test_the_mask_stops_cheating(toy, elements):
+    answer = text_of(elements, "Why is the output fed in")
+    change = toy.info["counterfactual"]
+    assert f"the earliest at position {change['decoder_position']} ; at no position before it" in answer
+    names = [each["name"] for each in change["moved"] if each["name"].startswith(("decoder.", "lm_head."))]
+    assert f"{len(names)} tensors of the decoder and the output moved" in answer
+    assert {name.rpartition(".")[0] for name in names} <= set(elements.values("data-open"))
+    assert "the mask hides every one of them" in answer and "The encoder, which never sees the target" in answer
+
+
+def test_a_run_that_cheats_would_be_told(toy):
+    info = json.loads(json.dumps(toy.info))
+    next(each for each in info["counterfactual"]["moved"] if each["name"] == "lm_head.logits")["first"] = 0
+    answer = text_of(Elements(page.render(Trace(toy.values(), info))), "Why is the output fed in")
+    assert "the earliest at position 0" in answer and "at no position before it" not in answer
+
+
+def text_of(elements, question):
+    """The words of the page from this question on."""
+    text = re.sub(r"\s+", " ", " ".join(elements.words))
+    return text[text.rindex(question) :]
+
+
+def test_a_run_without_search_gradients_or_counterfactual():
+    bare = trace(toy_model(), None, SOURCES, TARGETS, search=False, training=True)
+    document = page.render(bare)
+    assert document.count("No translation was recorded in this run.") == 2
+    assert "The counterfactual was not computed in this run" in document
+
+
+def test_hostile_words_stay_words(toy):
+    info = json.loads(json.dumps(toy.info))
+    info["vocabulary"] |= {str(i): word for i, word in enumerate(HOSTILE[:5])}
+    for sentence in info["sentences"]:
+        for side in ("source", "target"):
+            sentence[side] = " ".join(HOSTILE)
+        for side in ("source_tokens", "decoder_tokens", "label_tokens"):
+            sentence[side] = HOSTILE[: len(sentence[side])]
+    document = page.render(Trace(toy.values(), info))
+    plain, hostile = Elements(page.render(toy)), Elements(document)
+    assert sorted(tag for tag, _ in plain.found if tag in ("script", "img", "iframe", "a")) == sorted(
+        tag for tag, _ in hostile.found if tag in ("script", "img", "iframe", "a")
+    )
+    assert {name for _, each in hostile.found for name in each} == {name for _, each in plain.found for name in each}
+    assert json.loads(hostile.scripts["index"])["words"] == HOSTILE[:5]
+    assert "\u2028" not in hostile.scripts["index"] and "49" not in text_of(hostile, "The sentences")[:300]
+
+
+def test_in_a_notebook_it_is_the_same_page_in_a_frame(toy, toy_page):
+    frame = toy._repr_html_()
+    (content,) = re.findall(r'srcdoc="([^"]*)"', frame)
+    assert html.unescape(content) == toy_page
+    assert 'sandbox="allow-scripts"' in frame
