@@ -10,7 +10,7 @@ import torch
 from ..tracing.trace import Trace
 from .canvas import FONT, HEAT_LEVELS, Box, Canvas, Point, number, shape_text, text_width
 from .choices import choice, chosen_sentence
-from .layout import GAP, HEIGHT, Matrix, matrix, operation, padding, tokens
+from .layout import GAP, HEIGHT, Matrix, aside, below, caption, matrix, operation, padding, put, step, tokens
 
 
 # What each matrix of Figure 2, left, is computed from: its cell (i, j) from row i, column j or cell (i, j) of these as
@@ -81,55 +81,38 @@ def scaled_dot_product(trace: Trace, path: str, sentence: int = 0, head: int = 0
     center = products.cells.width / 2
     left = -max(each.left for each in squares) - 2 * GAP
     right = max(each.right for each in (keys, *squares)) + 2 * GAP + max(values.left, result.left)
+    middle = right + max(values.cells.width, result.cells.width) / 2
     outer = left - max(queries.width, sum(mask.width + GAP for mask in masks) - GAP)
-    for i, (line, kind) in enumerate(((path, "bold"), (f"sentence {sentence}, head i = {head} of {heads}", "faint"))):
-        canvas.text(outer, 12 + 18 * i, line, size=12, kind=kind)
-
-    def step(above: list[Box], line: str, kind: str, x: float = center) -> Box:
-        """An operation below what it works on, the first of `above` by a straight arrow."""
-        box = operation(canvas, x, max(each.bottom[1] for each in above) + GAP, line, kind)
-        canvas.arrow([(x, above[0].bottom[1] + 3), box.top])
-        return box
-
-    def row(below: Box, *matrices: Matrix) -> float:
-        """Where the cells of these, side by side, begin."""
-        return below.bottom[1] + GAP + max(each.head for each in matrices)
-
-    def put(each: Matrix, y: float, after: Box) -> Box:
-        """The outcome of the operation `after`."""
-        box = each.draw(canvas, after.top[0] - each.cells.width / 2, y)
-        canvas.arrow([after.bottom, (after.bottom[0], y - each.head - 4)])
-        return box
+    caption(canvas, outer, path, f"sentence {sentence}, head i = {head} of {heads}")
 
     box = keys.draw(canvas, center - keys.cells.width / 2, max(keys.head, 44))
-    times = step([box], "MatMul  ×", "linear")
-    y = row(times, queries, products)
+    times = step(canvas, [box], "MatMul  ×", "linear", center)
+    y = below(times, queries, products)
     first = queries.draw(canvas, left - queries.right, y)
     _around(canvas, (first.right[0] + 3, y + queries.cells.height / 2), left + GAP * 0.8, times)
-    box = put(products, y, times)
+    box = put(canvas, products, y, times)
 
     root = math.sqrt(trace[f"{path}.q_heads"].shape[-1])
-    scale = step([box, first], f"Scale  ÷ √d_k = {number(root)}", "norm")
-    y = row(scale, scores, *masks)
-    box = put(scores, y, scale)
+    scale = step(canvas, [box, first], f"Scale  ÷ √d_k = {number(root)}", "norm", center)
+    y = below(scale, scores, *masks)
+    box = put(canvas, scores, y, scale)
     x, beside = left, []
     for mask in masks:
         beside.append(mask.draw(canvas, x - mask.right, y))
         x -= mask.width + GAP
-    hide = step([box, *beside], "Mask  +", "embedding")
+    hide = step(canvas, [box, *beside], "Mask  +", "embedding", center)
     for mask_box in beside:
-        canvas.arrow([(mask_box.bottom[0], mask_box.bottom[1] + 3), (mask_box.bottom[0], hide.left[1]), hide.left],
-                     round=6)  # fmt: skip
+        aside(canvas, mask_box, hide)
 
-    y = row(hide, masked, values)
-    box, last = put(masked, y, hide), values.draw(canvas, right, y)
-    soften = step([box, last], "SoftMax", "softmax")
-    weigh = step([last, box], "MatMul  ×", "linear", right + result.cells.width / 2)
-    y = row(soften, weights, result)
-    box = put(weights, y, soften)
-    aside = right - result.left - GAP
-    _around(canvas, (box.x + weights.cells.width + 3, y + weights.cells.height / 2), aside, weigh)
-    put(result, y, weigh)
+    y = below(hide, masked, values)
+    box, last = put(canvas, masked, y, hide), values.draw(canvas, middle - values.cells.width / 2, y)
+    soften = step(canvas, [box, last], "SoftMax", "softmax", center)
+    weigh = step(canvas, [last, box], "MatMul  ×", "linear", middle)
+    y = below(soften, weights, result)
+    box = put(canvas, weights, y, soften)
+    start = box.x + weights.cells.width + 3, y + weights.cells.height / 2
+    _around(canvas, start, right - result.left - GAP, weigh)
+    put(canvas, result, y, weigh)
     return canvas
 
 
@@ -154,20 +137,19 @@ def matrices(trace: Trace, path: str, sentence: int = 0) -> Canvas:
         f"Attention weights: {path}, sentence {sentence}, all {weights.shape[1]} heads",
         f"Each row adds up to 1. Rows: {' '.join(rows)}. Columns: {' '.join(columns)}.",
     )
-    for i, line in enumerate((path, f"sentence {sentence}")):
-        canvas.text(0, 12 + 18 * i, line, size=12, kind="faint" if i else "bold")
+    caption(canvas, 0, path, f"sentence {sentence}")
     options: dict[str, Any] = {"rows": rows, "columns": columns, "faint": padding(trace)}
     options |= {"limits": (0.0, 1.0), "numbers": NUMBERS, "corner": False}
-    x, y, below = 0.0, 56.0, 0.0
+    x, y, end = 0.0, 56.0, 0.0
     for head in range(weights.shape[1]):
         each = matrix(weights, (sentence, head), f"head {head}", "weights", **options)
         if x and x + each.width > WIDE:
-            x, y = 0.0, below + GAP
+            x, y = 0.0, end + GAP
         with canvas.group(**{"data-head": head}):
             box = each.draw(canvas, x - each.whole.x + each.cells.x, y + each.head)
-        x, below = x + each.width + GAP, max(below, box.bottom[1])
+        x, end = x + each.width + GAP, max(end, box.bottom[1])
     if len(rows) * len(columns) > NUMBERS:
-        _key(canvas, 6, below)
+        _key(canvas, 6, end)
     return canvas
 
 

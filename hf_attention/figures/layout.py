@@ -78,6 +78,37 @@ def operation(canvas: Canvas, x: float, y: float, line: str, kind: str, link: st
     return box
 
 
+def step(canvas: Canvas, above: Sequence[Box], line: str, kind: str, x: float) -> Box:
+    """An operation around `x` below what it works on, with a straight arrow from the first of `above`."""
+    box = operation(canvas, x, max(each.bottom[1] for each in above) + GAP, line, kind)
+    canvas.arrow([(x, above[0].bottom[1] + 3), box.top])
+    return box
+
+
+def aside(canvas: Canvas, start: Box, end: Box) -> None:
+    """An arrow from below a matrix, further to the left, to an operation."""
+    x, y = start.bottom
+    canvas.arrow([(x, y + 3), (x, end.left[1]), end.left], round=6)
+
+
+def below(box: Box, *matrices: Matrix) -> float:
+    """Where the cells of these, side by side, begin below an operation."""
+    return box.bottom[1] + GAP + max(each.head for each in matrices)
+
+
+def put(canvas: Canvas, each: Matrix, y: float, after: Box) -> Box:
+    """Draws the outcome of the operation `after`, its cells from `y` on."""
+    box = each.draw(canvas, after.top[0] - each.cells.width / 2, y)
+    canvas.arrow([after.bottom, (after.bottom[0], y - each.head - 4)])
+    return box
+
+
+def caption(canvas: Canvas, x: float, *lines: str) -> None:
+    """What the figure shows, at its top."""
+    for i, line in enumerate(lines):
+        canvas.text(x, 12 + 18 * i, line, size=12, kind="faint" if i else "bold")
+
+
 def tokens(trace: Trace, sentence: int, axis: str) -> list[str]:
     """The words at the source positions (`S`) or at the decoder's (`T`) of one sentence, padding and all."""
     ids = trace["source.input_ids" if axis == "S" else "target.decoder_input_ids"].value[sentence]
