@@ -47,6 +47,7 @@ STYLE = f"""
 .ha .box {{ stroke: {INK}; stroke-width: 1.2; }}
 .ha .thin {{ stroke: {FAINT}; stroke-width: 0.8; }}
 .ha .strong {{ stroke-width: 2.6; }}
+.ha .arc {{ fill: none; }}
 .ha .edge {{ fill: none; stroke: {FAINT}; stroke-width: 0.8; }}
 .ha .hidden {{ fill: url(#ha-hatch); stroke: none; }}
 .ha .heat .hidden {{ fill: url(#ha-hatch-small); }}
@@ -241,16 +242,30 @@ class Canvas:
             dx, dy, anchor = (6 * side, 4, "start" if side > 0 else "end") if upright else (0, -5, "middle")
             self.text((x0 + x1) / 2 + dx, (y0 + y1) / 2 + dy, label, size=11, anchor=anchor, kind="shape")
 
+    def patch(self, x: float, y: float, size: float, color: str, opacity: float = 1.0, **data: Any) -> None:
+        """A small square of a colour, as in legends."""
+        self._add("rect", "", x=x, y=y, width=size, height=size, fill=color, **{"fill-opacity": round(opacity, 3)})
+        self._add("rect", "edge", x=x, y=y, width=size, height=size, **_data(data))
+        self._reach(x, y, x + size, y + size)
+
+    def rule(self, x: float, y: float, width: float) -> None:
+        """A thin level line, as between the rows of a table."""
+        self._add("path", "edge", d=f"M{_round(x)} {_round(y)}h{_round(width)}")
+        self._reach(x, y, x + width, y)
+
     def curve(
         self, start: Point, end: Point, color: str, opacity: float, width: float, flat: bool = False, **data: Any
     ) -> None:
-        """A smooth line from `start` to `end`, upright at both, or `flat`: an arc of head-by-head attention."""
+        """A smooth line from `start` to `end`, upright at both, or `flat`: an arc of head-by-head attention.
+
+        Without a `color` of its own it has that of the group around it.
+        """
         (x0, y0), (x1, y1) = start, end
         across, down = (x0 + x1) / 2, (y0 + y1) / 2
         stops = ((across, y0), (across, y1), end) if flat else ((x0, down), (x1, down), end)
         path = f"M{_round(x0)} {_round(y0)}C" + " ".join(f"{_round(x)} {_round(y)}" for x, y in stops)
-        style = {"stroke": color, "stroke-opacity": round(opacity, 3), "stroke-width": round(width, 2)}
-        self._add("path", "", d=path, fill="none", **style, **_data(data))
+        style = {"stroke-opacity": round(opacity, 2), "stroke-width": round(width, 1)}
+        self._add("path", "arc", d=path, **({"stroke": color} if color else {}), **style, **_data(data))
         self._reach(min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1))
 
     def grid(
