@@ -95,11 +95,12 @@ def write_model_card(
     """
     if results and not signature:
         raise ValueError(f"signature={signature!r}: want sacrebleu's signature of the results {dict(results)}.")
+    results = {name: round(bleu, 6) for name, bleu in results.items()}  # sacrebleu's best is 100.00000000000004
     for name, bleu in results.items():
         if not 0 <= bleu <= 100 or math.isnan(bleu):
             raise ValueError(f"results[{name!r}]={bleu!r}: want a BLEU from 0 to 100.")
     metadata = ModelCardData(
-        language=list(languages),
+        language=list(dict.fromkeys(languages)),
         license=license,
         library_name="transformers",
         pipeline_tag="translation",

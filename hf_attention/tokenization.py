@@ -1,4 +1,4 @@
-"""One vocabulary for source and target (section 5.1): byte pair encoding, in a stock fast tokenizer."""
+"""One vocabulary for source and target (section 5.1): byte pairs, or whole words, in a stock fast tokenizer."""
 
 import logging
 import os
@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
-from tokenizers.models import BPE
+from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import BPE, WordLevel
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -76,6 +76,26 @@ def _untrained() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # its own skips text that has one already
     backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
     return backend
+
+
+def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
+    """A vocabulary of whole words, for generated tasks: the three special tokens and then `words`, in their order.
+
+    A text is its words with white space between them. What else it holds has no token and is left out, so that the
+    vocabulary needs no entry for unknown words. Ids end in `</s>`, as those of `train_tokenizer` do. `ValueError`: a
+    word that is blank, has white space in it, comes twice or is a special token; or no words.
+    """
+    vocabulary = {word: token for token, word in enumerate([*SPECIAL_TOKENS, *words])}
+    if (
+        not words
+        or any(word.split() != [word] for word in words)
+        or len(vocabulary) < len(SPECIAL_TOKENS) + len(words)
+    ):
+        raise ValueError(f"words are {list(words)}, wanted different ones without white space, none a special token")
+    backend = Tokenizer(WordLevel(vocabulary))
+    known = Regex(rf"(?<!\S)(?:{'|'.join(map(re.escape, words))})(?!\S)")
+    backend.pre_tokenizer = pre_tokenizers.Split(known, behavior="removed", invert=True)
+    return _as_stock_tokenizer(backend)
 
 
 def _as_stock_tokenizer(backend: Tokenizer) -> PreTrainedTokenizerFast:

@@ -1,15 +1,23 @@
-"""Two generated tasks that a tiny model learns in minutes: English to Pig Latin, and copying.
+"""Generated tasks that a tiny model learns: English to Pig Latin in minutes, copying and reversing in seconds.
 
 python -m hf_attention.toy runs/pig_latin  # writes train.en, train.pig, val.en, ...
+python -m hf_attention.toy runs/copy_corpus --task copy  # train.txt, val.txt, test.txt and their tokenizer
 """
 
 import argparse
 import random
 import re
+from itertools import product
 from pathlib import Path
 
+import torch
+from transformers import PreTrainedTokenizerFast
+
 from .cli import run
+from .loss import LabelSmoothedCrossEntropy
+from .model import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from .text_files import write_lines
+from .tokenization import SPECIAL_TOKENS, save_tokenizer, word_tokenizer
 
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
@@ -106,26 +114,86 @@ def write_pig_latin(
         write_lines(folder / f"{name}.pig", [latin for _, latin in part])
 
 
-def copy_corpus(size: int, seed: int = 0, vocab_size: int = 11, length: int = 9) -> list[dict[str, list[int]]]:
+def copy_corpus(
+    size: int, seed: int = 0, vocab_size: int = 11, length: int = 9, shortest: int | None = None
+) -> list[dict[str, list[int]]]:
     """The copy task: random ids in, the same ids out, as examples that a collator can pad.
 
-    Symbols are 3 to `vocab_size` - 1, `length` of them and then the end token 2 on both sides. The start token 1 is in
-    no example: shifting the labels puts it in front of the decoder's input, and decoding begins with it.
+    Symbols are 3 to `vocab_size` - 1, `length` of them or as few as `shortest`, and then the end token 2 on both sides.
+    The start token 1 is in no example: shifting the labels puts it in front of the decoder's input, and decoding begins
+    with it.
     """
-    if vocab_size < 4 or size < 1 or length < 1:
+    shortest = length if shortest is None else shortest
+    if vocab_size < 4 or size < 1 or not 1 <= shortest <= length:
         raise ValueError(
-            f"size is {size}, length is {length}, vocab_size is {vocab_size}: wanted 1, 1 and 4 at the least "
-            "(ids 0, 1 and 2 are padding, start and end)"
+            f"size is {size}, length is {length}, shortest is {shortest}, vocab_size is {vocab_size}: wanted a "
+            "positive size, 1 <= shortest <= length and vocab_size >= 4 (ids 0, 1 and 2 are padding, start and end)"
         )
     choose = random.Random(seed)
-    rows = [[*choose.choices(range(3, vocab_size), k=length), 2] for _ in range(size)]
+    lengths = choose.choices(range(shortest, length + 1), k=size) if shortest < length else [length] * size
+    rows = [[*choose.choices(range(3, vocab_size), k=each), 2] for each in lengths]
     return [{"input_ids": row, "labels": list(row)} for row in rows]
 
 
+def write_copying(
+    folder: str | Path, train: int = 10_000, validation: int = 200, test: int = 200, seed: int = 0
+) -> None:
+    """Writes `train.txt`, `val.txt` and `test.txt`, of which each is source and target, and their `tokenizer`.
+
+    A line such as "3 7 10" is 1 to 9 symbols, each the text of its own id, 3 to 10: with padding, start and end a
+    vocabulary of 11. No line of `val` or `test` is in another file; training sees the short ones often.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    held_out = validation + test
+    rows = copy_corpus(train + 4 * held_out, seed, shortest=1)  # more than enough, as a half of them is new
+    lines = [" ".join(map(str, row["labels"][:-1])) for row in rows]
+    seen = set(lines[:train])
+    unseen = [line for line in dict.fromkeys(lines[train:]) if line not in seen][:held_out]
+    write_lines(folder / "train.txt", lines[:train])
+    write_lines(folder / "val.txt", unseen[:validation])
+    write_lines(folder / "test.txt", unseen[validation:])
+    symbols = range(len(SPECIAL_TOKENS), 11)
+    save_tokenizer(word_tokenizer([str(symbol) for symbol in symbols]), folder / "tokenizer")
+
+
+def reversing_model(
+    updates: int = 200, seed: int = 0
+) -> tuple[VanillaTransformerForConditionalGeneration, PreTrainedTokenizerFast]:
+    """A model small enough to follow by hand, trained here and now to reverse "a b" into "b a".
+
+    Two layers, d_model 8, two heads, five tokens: `<pad> <s> </s> a b`. All six sentences of one and two words are its
+    corpus, and one batch. It is the same for the same seed, and leaves the global random state as it was.
+    """
+    tokenizer = word_tokenizer(["a", "b"])
+    sentences = [list(words) for length in (1, 2) for words in product("ab", repeat=length)]
+    texts = [" ".join(words) for words in sentences]
+    batch = tokenizer(texts, text_target=[" ".join(reversed(words)) for words in sentences], padding=True)
+    batch = {name: torch.tensor(rows) for name, rows in batch.items()}  # [6, 3] each
+    batch["labels"][batch["labels"] == tokenizer.pad_token_id] = -100
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = VanillaTransformerForConditionalGeneration(
+            VanillaTransformerConfig(vocab_size=len(tokenizer), num_layers=2, d_model=8, d_ff=16, num_heads=2)
+        ).eval()  # six sentences are learnt by heart: no dropout
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005, betas=(0.9, 0.98), eps=1e-9)
+    loss = LabelSmoothedCrossEntropy(0.1)
+    with torch.enable_grad():
+        for _ in range(updates):
+            loss(model(**batch), batch["labels"]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    model.generation_config.update(max_length=8, num_beams=2, length_penalty=0.6, search="paper")
+    return model, tokenizer
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Writes the English to Pig Latin corpus.")
-    parser.add_argument("folder", help="where to write train.en, train.pig and so on")
-    write_pig_latin(parser.parse_args().folder)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", help="where to write the files")
+    parser.add_argument("--task", choices=["pig_latin", "copy"], default="pig_latin")
+    arguments = parser.parse_args()
+    write = {"pig_latin": write_pig_latin, "copy": write_copying}[arguments.task]
+    write(arguments.folder)
 
 
 if __name__ == "__main__":

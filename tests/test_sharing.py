@@ -11,6 +11,7 @@ import torch
 import yaml
 from hub_server import Hub
 from huggingface_hub import ModelCard
+from sacrebleu import BLEU
 from safetensors.torch import load as load_safetensors
 
 from hf_attention import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
@@ -200,6 +201,19 @@ def test_the_cards_snippet_runs(tmp_path):
 def test_a_model_that_was_not_evaluated_says_so(tmp_path):
     card = ModelCard.load(write_model_card(tmp_path, **CARD | {"results": {}, "signature": None}))
     assert "Not evaluated." in card.text and card.data.eval_results is None
+
+
+def test_a_perfect_bleu_is_one_as_sacrebleu_computes_it(tmp_path):
+    lines = ["3 7 10 5 4", "4 4 9 3"]
+    perfect = BLEU(tokenize="none").corpus_score(lines, [lines]).score
+    assert perfect > 100  # by a rounding error
+    card = ModelCard.load(write_model_card(tmp_path, **CARD | {"results": {"test": perfect}}))
+    assert "| test | 100.00 |" in card.text and card.data.eval_results[0].metric_value == 100
+
+
+def test_two_languages_that_are_one_are_named_once_to_the_hub(tmp_path):
+    card = ModelCard.load(write_model_card(tmp_path, **CARD | {"languages": ["zxx", "zxx"]}))
+    assert card.data.language == ["zxx"]
 
 
 def test_a_card_that_would_mislead_is_refused(tmp_path):

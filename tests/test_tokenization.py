@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer, PreTrainedConfig
 
-from hf_attention.tokenization import check_vocabulary, train_tokenizer
+from hf_attention.tokenization import check_vocabulary, train_tokenizer, word_tokenizer
 
 
 REPOSITORY = Path(__file__).parents[1]
@@ -226,3 +226,22 @@ def test_a_list_of_sentences_is_text_and_a_list_of_names_is_files():
     assert train_tokenizer(lines, 270).get_vocab() == train_tokenizer(iter(lines), 270).get_vocab()
     with pytest.raises(ValueError, match=r"train\.en: no such file"):
         train_tokenizer(["train.en", "train.de"], 270)
+
+
+def test_whole_words_have_the_ids_they_are_listed_with(tmp_path):
+    word_tokenizer([str(token) for token in range(3, 11)]).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert len(tokenizer) == 11 and tokenizer.convert_ids_to_tokens(range(4)) == ["<pad>", "<s>", "</s>", "3"]
+    assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1, 2)
+    for ids in (tokenizer("  3 10\t7\n")["input_ids"], tokenizer(text_target="3 10 7")["input_ids"]):
+        assert ids == [3, 10, 7, 2]
+    assert tokenizer.decode([1, 3, 10, 7, 2, 0], skip_special_tokens=True) == "3 10 7"
+    assert tokenizer("310 3, a </s> 4 1")["input_ids"] == [4, 2]  # what is no word has no token
+    regular = word_tokenizer(["a.c", "(", "a|b"])
+    assert regular("abc a.c a ( b a|b")["input_ids"] == [3, 4, 5, 2]
+
+
+@pytest.mark.parametrize("words", [[], ["a", "a"], ["a b"], [""], ["</s>"]], ids=repr)
+def test_words_that_make_no_vocabulary(words):
+    with pytest.raises(ValueError, match="words are"):
+        word_tokenizer(words)

@@ -1,10 +1,21 @@
 """hf_attention.toy: the founding example to the letter, and corpora without overlap."""
 
 import re
+import subprocess
+import sys
 
 import pytest
+import torch
+from transformers import AutoTokenizer
 
-from hf_attention.toy import copy_corpus, pig_latin, pig_latin_corpus, write_pig_latin
+from hf_attention.toy import (
+    copy_corpus,
+    pig_latin,
+    pig_latin_corpus,
+    reversing_model,
+    write_copying,
+    write_pig_latin,
+)
 
 
 @pytest.mark.parametrize(
@@ -67,3 +78,44 @@ def test_report_62_the_start_token_is_in_no_example_and_each_ends_once():
         assert len(row["labels"]) == 10 and row["labels"][-1] == 2
     with pytest.raises(ValueError, match="vocab_size is 3"):
         copy_corpus(1, vocab_size=3)
+
+
+def test_sequences_of_many_lengths():
+    corpus = copy_corpus(200, length=5, shortest=2)
+    assert {len(row["labels"]) for row in corpus} == {3, 4, 5, 6}  # and the end token
+    with pytest.raises(ValueError, match="shortest is 6"):
+        copy_corpus(1, length=5, shortest=6)
+
+
+def test_report_62_the_copy_task_in_files(tmp_path):
+    """Eleven ids, none of the written ones padding, start or end, and each text is that of its ids."""
+    subprocess.run([sys.executable, "-m", "hf_attention.toy", tmp_path / "copy", "--task", "copy"], check=True)
+    lines = {name: (tmp_path / "copy" / f"{name}.txt").read_text().splitlines() for name in ("train", "val", "test")}
+    assert {name: len(part) for name, part in lines.items()} == {"train": 10_000, "val": 200, "test": 200}
+    unseen = {*lines["val"], *lines["test"]}
+    assert len(unseen) == 400 and not unseen & {*lines["train"]}
+    assert {len(line.split()) for line in lines["train"]} == set(range(1, 10))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "copy" / "tokenizer")
+    assert len(tokenizer) == 11
+    everything = lines["train"] + [*unseen]
+    for line, ids in zip(everything, tokenizer(everything)["input_ids"], strict=True):
+        assert ids == [*map(int, line.split()), 2]
+    assert {word for line in everything for word in line.split()} == {str(symbol) for symbol in range(3, 11)}
+    write_copying(tmp_path / "again")
+    assert (tmp_path / "again" / "train.txt").read_text().splitlines() == lines["train"]
+
+
+def test_the_model_to_follow_by_hand_reverses():
+    torch.manual_seed(5)
+    random = torch.get_rng_state()
+    model, tokenizer = reversing_model()
+    assert torch.equal(torch.get_rng_state(), random) and not model.training
+    config = model.config
+    assert (config.vocab_size, config.d_model, config.num_heads, config.num_layers) == (5, 8, 2, 2)
+    texts = ["a", "b", "a a", "a b", "b a", "b b"]
+    batch = tokenizer(texts, return_tensors="pt", padding=True)
+    for num_beams in (1, 2):
+        ids = model.generate(**batch, num_beams=num_beams)
+        assert tokenizer.batch_decode(ids, skip_special_tokens=True) == [text[::-1] for text in texts]
+    again, _ = reversing_model()
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(model.parameters(), again.parameters(), strict=True))
