@@ -1,9 +1,7 @@
 """A training run from its recipe: its folder, its data and tokenizer, its Trainer, and what it leaves behind."""
 
-import ctypes
 import json
 import logging
-import platform
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -246,12 +244,3 @@ def or_rescue(trainer: Seq2SeqTrainer, step: Callable[[], Any]) -> Any:
             f"{error}; the model of step {trainer.state.global_step} is in {folder} instead, and the last checkpoint "
             f"is {last_whole_checkpoint(Path(trainer.args.output_dir))}."
         ) from error
-
-
-def keep_freed_memory() -> None:
-    """Tells glibc to keep freed memory for the next step; a large part of a step on a CPU is page faults otherwise."""
-    mmap_max, trim_threshold, top_pad = -4, -1, -2  # malloc.h
-    if platform.libc_ver()[0] == "glibc":
-        mallopt = ctypes.CDLL(None).mallopt
-        for parameter, value in ((mmap_max, 0), (trim_threshold, 2**31 - 1), (top_pad, 2**26)):
-            mallopt(parameter, value)

@@ -366,6 +366,54 @@ def test_the_cross_attention_cache_moves_only_when_a_sentence_leaves(model, monk
     assert len({cache for cache, _ in moves[:-2]}) == 1
 
 
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("everything", [True, False])
+def test_beams_that_share_one_memory_search_as_with_one_each(model, monkeypatch, implementation, everything):
+    settings = {**PAPER, "num_return_sequences": 4, "max_extra_tokens": 4, "return_dict_in_generate": True}
+    settings |= EVERYTHING if everything else {}
+    before = model.config._attn_implementation
+    model.set_attn_implementation(implementation)
+    shared = model.generate(**padded(ROWS), **settings)
+    monkeypatch.setattr(type(model), "shares_memory_under", ())
+    apart = model.generate(**padded(ROWS), **settings)
+    model.set_attn_implementation(before)
+    rows = [len(out.cache.cross_attention_cache.layers[0].keys) for out in (shared, apart)]
+    assert rows == [len(ROWS), 4 * len(ROWS)]
+    assert shared.sequences.tolist() == apart.sequences.tolist()
+    if everything:
+        torch.testing.assert_close(shared.sequences_scores, apart.sequences_scores, **TOLERANCE)
+        for ours, theirs in zip(shared.cross_attentions, apart.cross_attentions, strict=True):
+            torch.testing.assert_close(torch.stack(ours), torch.stack(theirs), **TOLERANCE)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_a_decoder_reads_one_memory_for_several_targets(model, implementation):
+    """Three targets of each sentence, with padding in the sources: as if every target had a memory of its own."""
+    source, targets = padded(ROWS), torch.randint(3, 11, (3 * len(ROWS), 5), generator=torch.manual_seed(0))
+    before = model.config._attn_implementation
+    model.set_attn_implementation(implementation)
+    with torch.no_grad():
+        memory = model.model.encoder(**source)[0]
+        mask = source["attention_mask"]
+        shared = model.model.decoder(targets, encoder_hidden_states=memory, encoder_attention_mask=mask)[0]
+        memory, mask = memory.repeat_interleave(3, 0), mask.repeat_interleave(3, 0)
+        apart = model.model.decoder(targets, encoder_hidden_states=memory, encoder_attention_mask=mask)[0]
+    model.set_attn_implementation(before)
+    torch.testing.assert_close(shared, apart, **TOLERANCE)
+
+
+def test_the_best_tokens_alone_become_log_probabilities(model):
+    """Without processors a step skips the softmax over the vocabulary; with one that changes nothing it does not."""
+    plain = model.generate(**padded(ROWS), **PAPER, num_return_sequences=4)
+    watched = model.generate(**padded(ROWS), **PAPER, num_return_sequences=4, logits_processor=[Unchanged()])
+    assert plain.tolist() == watched.tolist()
+
+
+class Unchanged(LogitsProcessor):
+    def __call__(self, input_ids, scores):
+        return scores
+
+
 def test_encoder_outputs_and_embeddings_stand_in_for_the_source(model):
     source = padded(ROWS)
     expected, mask = model.generate(**source, **PAPER).tolist(), source["attention_mask"]

@@ -18,7 +18,6 @@ from hf_attention.runs import (
     build_trainer,
     evaluate_average,
     evaluate_test,
-    keep_freed_memory,
     load_data,
     open_run,
     or_rescue,
@@ -44,7 +43,6 @@ def main() -> None:
     with recipe.training.main_process_first(desc="folder"):
         checkpoint = open_run(recipe, arguments.resume)
     set_seed(recipe.training.seed)
-    keep_freed_memory()
     tokenizer, encoded = load_data(recipe)
     trainer = build_trainer(recipe, tokenizer, encoded)
     write_card(trainer, recipe, encoded, scores={})

@@ -129,6 +129,7 @@ def beam_search(
     limits = _limits(model, config, max_extra_tokens, stopping_criteria.max_length - prompt, state)  # [B]
     stops = StoppingCriteriaList(each for each in stopping_criteria if not isinstance(each, MaxLengthCriteria))
     history = _history(config)
+    state = _shared_memory(model, beams, state)
 
     tokens = input_ids.unflatten(0, (-1, beams))  # [B, k, L]
     finished = Hypotheses(tokens, tokens[..., :0], torch.full(tokens.shape[:2], NONE, device=tokens.device))
@@ -144,14 +145,20 @@ def beam_search(
     while None in answers:
         outputs, state = _forward(model, live.tokens.flatten(0, 1), state)
         logits = outputs.logits[:, -1].to(tokens.device, torch.float32)  # [B·k, V]
-        log_probs = logits_processor(live.tokens.flatten(0, 1), logits.log_softmax(-1))
+        if logits_processor or "scores" in history:
+            log_probs = logits_processor(live.tokens.flatten(0, 1), logits.log_softmax(-1))
+            best, token = log_probs.topk(min(candidate_count, log_probs.shape[-1]))  # [B·k, C]
+        else:  # the order of a row is that of its logits: only the best need become log-probabilities
+            log_probs = None
+            best, token = logits.topk(min(candidate_count, logits.shape[-1]))
+            best = best - logits.logsumexp(-1, keepdim=True)
         for name, steps in history.items():
             steps.append({**outputs, "logits": logits, "scores": log_probs}[name])
 
         # The best candidates of all beams together. log P of a hypothesis is the sum over its tokens.
-        totals = live.scores[:, :, None] + log_probs.unflatten(0, (-1, beams))  # [B, k, V]
+        totals = live.scores[:, :, None] + best.unflatten(0, (-1, beams))  # [B, k, C]
         totals, places = totals.flatten(1).topk(candidate_count)  # [B, C]
-        beam, token = places // log_probs.shape[-1], places % log_probs.shape[-1]
+        beam, token = places // best.shape[-1], token.view(len(places), -1).gather(1, places)
         candidates = live.take(beam).grown(token, sentences[:, None] * beams + beam)
         length += 1
 
@@ -197,6 +204,22 @@ def _limits(
     return (sources[:: config.num_beams] + extra).clamp(min=1, max=absolute)
 
 
+def _shared_memory(model: PreTrainedModel, beams: int, state: dict[str, Any]) -> dict[str, Any]:
+    """The state with one row of the source for each sentence, [B, S, D], if the model lets its k beams share it.
+
+    `generate()` repeats the source for every beam. So would be the keys and values of cross-attention, although they
+    never differ: k times the memory, and k times the reading of it at every step.
+    """
+    if beams == 1 or model.config._attn_implementation not in getattr(model, "shares_memory_under", ()):
+        return state
+    memory = state["encoder_outputs"]
+    memory = type(memory)(**{**memory, "last_hidden_state": memory[0][::beams]})
+    state = state | {"encoder_outputs": memory}
+    if state.get("attention_mask") is not None:
+        state["attention_mask"] = state["attention_mask"][::beams]
+    return state
+
+
 def _forward(model: PreTrainedModel, tokens: torch.Tensor, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """One call of the model on what its cache has not seen of `tokens` [B·k, L]; its output, and the next state."""
     cache = state.get("cache")
@@ -211,7 +234,8 @@ def _follow(state: dict[str, Any], beam: torch.Tensor, stay: torch.Tensor) -> di
     """The state for the sentences that `stay`, where each beam continues what `beam` [B, k] says.
 
     Self-attention has seen another target in each beam. The source, and so the cross-attention's keys and values, is
-    the same in all beams of a sentence: nothing to do for them until a sentence leaves.
+    the same in all beams of a sentence: nothing to do for them until a sentence leaves. Its rows are those of the
+    memory: [B·k, S, D], or [B, S, D] where the beams share it.
     """
     sentences, beams = beam.shape
     rows = (stay[:, None] * beams + beam[stay]).flatten()
@@ -220,16 +244,19 @@ def _follow(state: dict[str, Any], beam: torch.Tensor, stay: torch.Tensor) -> di
         getattr(cache, "self_attention_cache", cache).reorder_cache(rows)
     if len(stay) == sentences:
         return state
-    if hasattr(cache, "cross_attention_cache"):
-        cache.cross_attention_cache.reorder_cache(rows)
-
-    def part(value: Any) -> Any:
-        whole = isinstance(value, torch.Tensor) and value.ndim > 0 and len(value) == sentences * beams
-        return value[rows] if whole else value
-
     memory = state["encoder_outputs"]
-    memory = type(memory)(**{name: part(value) for name, value in memory.items()})
-    return {name: part(value) for name, value in state.items()} | {"encoder_outputs": memory}
+    shared = len(memory[0]) < sentences * beams
+    if hasattr(cache, "cross_attention_cache"):
+        cache.cross_attention_cache.reorder_cache(stay if shared else rows)
+
+    def part(value: Any, of_source: bool) -> Any:
+        length, chosen = (sentences, stay) if shared and of_source else (sentences * beams, rows)
+        whole = isinstance(value, torch.Tensor) and value.ndim > 0 and len(value) == length
+        return value[chosen] if whole else value
+
+    memory = type(memory)(**{name: part(value, True) for name, value in memory.items()})
+    state = {name: part(value, name == "attention_mask") for name, value in state.items()}
+    return state | {"encoder_outputs": memory}
 
 
 def _ranked(finished: Hypotheses, cut_off: Hypotheses, count: int, padding: int) -> Hypotheses:

@@ -80,19 +80,26 @@ class MultiHeadAttention(nn.Module):
         self,
         hidden_states: torch.Tensor,  # [B, L, D], where the queries come from
         attention_mask: torch.Tensor | None,
-        memory: torch.Tensor | None = None,  # [B, S, D], where keys and values come from; None: hidden_states
+        memory: torch.Tensor | None = None,  # [B, S, D], where keys and values come from; None: hidden_states.
+        # Beam search: [B/k, S, D], one for the k hypotheses of a sentence
         cache: Cache | None = None,
         attn_implementation: str = "eager",
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Returns [B, L, D] and, from attention implementations that build them, the weights [B, H, L, M]."""
+        shape = hidden_states.shape
+        shared = memory is not None and memory.shape[0] != shape[0]
+        if shared:  # to the memory they share, the hypotheses' positions are so many queries of one sentence
+            hidden_states = hidden_states.reshape(len(memory), -1, shape[-1])
         query = self._split_heads(self.q_proj(hidden_states), self.d_k)  # [B, H, L, K]
         key, value = self._keys_and_values(hidden_states, memory, cache)  # [B, H, M, K], [B, H, M, V]
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(attn_implementation, scaled_dot_product_attention)
         heads, weights = attend(
             self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs
         )  # [B, L, H, V]
-        return self.out_proj(heads.flatten(2)), weights
+        if shared and weights is not None:
+            weights = weights.unflatten(2, (-1, shape[1])).transpose(1, 2).flatten(0, 1)
+        return self.out_proj(heads.flatten(2)).view(shape), weights
 
     def _split_heads(self, projected: torch.Tensor, width: int) -> torch.Tensor:
         return projected.unflatten(-1, (-1, width)).transpose(1, 2)  # [B, L, H·width] -> [B, H, L, width]
@@ -380,6 +387,8 @@ class VanillaTransformerDecoder(Stack):
         hidden_states = self.embed(input_ids, inputs_embeds, start)  # [B, T, D]
         mask = create_causal_mask(config, hidden_states, attention_mask, own_cache)
         memory_mask = create_bidirectional_mask(config, hidden_states, encoder_attention_mask, encoder_hidden_states)
+        if memory_mask is not None and encoder_hidden_states.shape[0] != hidden_states.shape[0]:
+            memory_mask = memory_mask[:, :, :1]  # the same for every query, however many hypotheses ask
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states,
@@ -471,6 +480,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         "model.decoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
     }
     _tp_plan = {"lm_head": "colwise_gather_output"}
+    shares_memory_under = ("eager", "sdpa")  # attention implementations under which beams can read one memory
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
