@@ -178,7 +178,10 @@ class Picture:
         shift = 2.3 * (lane or 0.0)
         rows = self.weights[head].tolist()
         lines = [(weight, i, j) for i in queries for j, weight in enumerate(rows[i]) if weight >= LEAST]
-        with canvas.group(**{"class": "head", "stroke": COLORS[head % len(COLORS)], "data-head": head}):
+        # The page draws the lines of other layers between the same words.
+        place = f"{left:g} {left + ACROSS:g} {top:g} {ROW:g} {len(self.queries)} {len(self.keys)}"
+        color = COLORS[head % len(COLORS)]
+        with canvas.group(**{"class": "head", "stroke": color, "data-head": head, "data-lines": place}):
             for weight, i, j in sorted(lines):
                 start = left, top + (i + 0.5) * ROW + shift
                 end = left + ACROSS, top + (j + 0.5) * ROW + shift
