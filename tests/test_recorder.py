@@ -534,6 +534,13 @@ def test_without_a_word_to_change_there_is_no_counterfactual(vocabulary, targets
     assert found.info["counterfactual"] is None
 
 
+def test_the_word_that_changes_is_one_that_is_read_by_a_position_that_counts():
+    """The word 3 of the first target is its last label: no further prediction depends on it."""
+    found = trace(build_model(num_layers=1), None, [[3, 2]] * 2, [[3], [4, 5, 2]], search=False)
+    what_if = found.info["counterfactual"]
+    assert (what_if["sentence"], what_if["label_position"], what_if["from"]) == (1, 1, 5)
+
+
 # -- Words and parameters ---------------------------------------------------------------------------------------------
 
 
@@ -703,6 +710,18 @@ def test_a_wrapped_model_is_traced_with_what_the_wrapper_put_in():
     assert found["encoder.layers.0.self_attn.q"].gradient is not None
     counted = sum(row["count"] for row in found.info["parameters"] if row["tied_to"] is None)
     assert counted == sum(parameter.numel() for parameter in wrapped.parameters())
+
+
+def test_a_wrapper_around_a_box_of_figure_1_is_refused():
+    """Else the trace would show the box without what the wrapper adds to it."""
+    peft = pytest.importorskip("peft", reason="LoRA is peft's")
+    model = build_model(num_layers=1, tie_word_embeddings=False)
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(target_modules=["embed_tokens"]))
+    with pytest.raises(ValueError, match="embed_tokens.base_layer is inside a wrapper, wanted it merged"):
+        trace(wrapped, None, SOURCES, TARGETS, search=False)
+    merged = wrapped.merge_and_unload()
+    assert not hooks_of(merged)
+    trace(merged, None, SOURCES, TARGETS, search=False)
 
 
 # -- Nothing stays behind ---------------------------------------------------------------------------------------------

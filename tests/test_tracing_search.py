@@ -219,9 +219,12 @@ def test_what_the_search_did_not_go_on_with_has_a_fate_that_says_why(searched):
             else:
                 assert each["fate"] in ("live", "dropped", "winner")
         assert [each["id"] for each in hypotheses if each["fate"] == "winner"] == [search["winner"]]
-        left = [each for each in search["steps"][-1]["candidates"] if each["fate"] == "live"]
-        assert bool(left) <= at_the_limit
-        assert len(left) <= search["beams"]
+        # At the limit the paper's search has its k best that have not ended, the stock search its k best of all.
+        candidates, beams = search["steps"][-1]["candidates"], search["beams"]
+        left = candidates[:beams] if search["search"] == "stock" else [e for e in candidates if e["token"] != END]
+        left = [each for each in left[:beams] if each["token"] != END] if at_the_limit else []
+        assert left == [each for each in candidates if each["fate"] == "live"]
+        assert {hypotheses[each["hypothesis"]]["fate"] for each in left} <= {"cut off", "winner"}
 
 
 # -- The winner -------------------------------------------------------------------------------------------------------

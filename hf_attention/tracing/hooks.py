@@ -21,6 +21,7 @@ from .trace import TracedTensor
 
 
 MODEL_CLASS = "VanillaTransformerForConditionalGeneration"
+WRAPPED = {"base_layer", "original_module", "modules_to_save"}  # as PEFT calls what it puts something else around
 
 
 class Recorder:
@@ -66,11 +67,17 @@ class Recorder:
 
     @contextmanager
     def watching(self, model: PreTrainedModel) -> Iterator[None]:
-        """Records what `model` computes inside the block; it comes back without hooks, its settings as before."""
+        """Records what `model` computes inside the block; it comes back without hooks, its settings as before.
+
+        Raises:
+            ValueError: a module of Figure 1 is replaced by a wrapper, whose result is another one than the module's.
+        """
         implementation = model.config._attn_implementation
         with ExitStack() as stack:
             for name, module in model.named_modules():
                 watch = self._watchers.get(type(module).__name__)
+                if watch and WRAPPED & set(name.split(".")):
+                    raise ValueError(f"{name} is inside a wrapper, wanted it merged into the model (merge_and_unload)")
                 for handle in watch(self, name.removeprefix("model."), module) if watch else ():
                     stack.callback(handle.remove)
                 if getattr(module, "gradient_checkpointing", False):  # it would throw away what we look at
