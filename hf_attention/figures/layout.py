@@ -1,6 +1,7 @@
 """How figures of numbers are set: matrices put where their cells shall be, operations between them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -118,3 +119,40 @@ def tokens(trace: Trace, sentence: int, axis: str) -> list[str]:
 def padding(trace: Trace) -> str:
     """The word that fills up the shorter sentences of a batch."""
     return trace.token(trace.info["special"]["pad"])
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in a table: a line, perhaps a smaller one under it. `data`: what the line is, for page and tests."""
+
+    line: str
+    under: str = ""
+    kind: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def width(self) -> float:
+        return max(text_width(self.line, 12, self.kind), text_width(self.under, 11, "number"))
+
+
+def table(canvas: Canvas, x: float, y: float, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Box:
+    """Lines of cells below a header, each column as wide as it has to be; (x, y) is the upper left corner."""
+    columns = list(zip(*rows, strict=True))
+    widths = [
+        24 + max(text_width(title, 11), *(cell.width for cell in column))
+        for title, column in zip(header, columns, strict=True)
+    ]
+    lefts = [x + 8 + sum(widths[:i]) for i in range(len(widths))]
+    height = 40.0 if any(cell.under for row in rows for cell in row) else 24.0
+    for left, title in zip(lefts, header, strict=True):
+        canvas.text(left, y + 12, title, size=11, kind="faint formula")
+    for i, row in enumerate(rows):
+        top = y + 20 + i * height
+        canvas.rule(x, top, sum(widths))
+        for left, cell in zip(lefts, row, strict=True):
+            middle = top + height / 2
+            canvas.text(left, middle + (-3 if cell.under else 4), cell.line, size=12, kind=cell.kind, **cell.data)
+            if cell.under:
+                canvas.text(left, middle + 13, cell.under, size=11, kind="faint number")
+    bottom = y + 20 + len(rows) * height
+    return Box(x, y, sum(widths), bottom - y)

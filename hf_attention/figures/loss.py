@@ -1,10 +1,155 @@
-"""To be drawn."""
+"""From the decoder's output to the loss of a batch: logits, log p, prediction beside label (§3.4, §5.4)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
 
 from ..tracing.trace import Trace
-from .canvas import Canvas
+from .canvas import Box, Canvas, number, shape_text
+from .choices import chosen_sentence
+from .layout import GAP, Cell, Matrix, aside, below, caption, matrix, padding, put, step, table, tokens
+
+
+WORDS = 12  # a vocabulary of so many is drawn whole; of a larger one, the best words
+BEST = ("prediction", "2nd", "3rd", "4th", "5th")
+PER_TOKEN = ("plain_per_token", "per_token")
+IGNORED = -100  # the label that fills up a row, by the library's custom
 
 
 def figures(trace: Trace) -> dict[str, Callable[..., Canvas]]:
-    return {}
+    return {"loss": partial(loss, trace)}
+
+
+def loss(trace: Trace, sentence: int = 0) -> Canvas:
+    """One sentence from the decoder's output to the loss, plain and with label smoothing; then that of the batch."""
+    sentence = chosen_sentence(trace, sentence)
+    plain, total = (number(float(trace[f"loss.{name}"].value)) for name in ("plain", "total"))
+    canvas = Canvas(
+        f"Output and loss: sentence {sentence}",
+        "The decoder's output, through the last linear and a softmax, gives each word a probability. A label costs "
+        "the negative logarithm of its word's; with label smoothing the other words count a little too. "
+        f"Loss of the batch: {plain} plain, {total} with smoothing.",
+    )
+    width, words = trace["decoder.output"].shape[-1], trace["lm_head.logits"].shape[-1]
+    read = tokens(trace, sentence, "T")
+
+    def part(name: str, title: str, rows: Sequence[str] = read, columns: Sequence[str] = ()) -> Matrix:
+        faint = padding(trace) if rows is read else number(IGNORED)
+        return matrix(trace[name], [sentence], title, name, rows=rows, columns=columns, faint=faint)
+
+    output = part("decoder.output", "x, the decoder's output")
+    center = output.cells.width / 2
+    box = output.draw(canvas, 0, output.head + 44)
+    tied = any(each["name"] == "lm_head.weight" and each["tied_to"] for each in trace.info["parameters"])
+    line = f"Linear  {'Eᵀ' if tied else 'W'}  {shape_text(('D', 'W'), (width, words))}"
+    linear = step(canvas, [box], line, "linear", center)
+    if words <= WORDS:
+        spelt = [trace.token(word) for word in range(words)]
+        logits, log_probs = (
+            part("lm_head.logits", "logits", read, spelt),
+            part("lm_head.log_probs", "log p", read, spelt),
+        )
+        targets = part("loss.targets", "target = (1−ε)·[w = y] + ε/W", _labels(trace, sentence), spelt)
+        box = put(canvas, logits, below(linear, logits), linear)
+        soften = step(canvas, [box], "log SoftMax", "softmax", center)
+        y = below(soften, log_probs, targets)
+        box = put(canvas, log_probs, y, soften)
+        left = min(0, center - log_probs.cells.width / 2) - log_probs.left - 2 * GAP
+        beside = targets.draw(canvas, left - targets.right, y)
+        cross = step(canvas, [box, beside], "− Σ_w  target · log p", "norm", center)
+        aside(canvas, beside, cross)
+        left -= targets.width
+    else:
+        soften = _onwards(canvas, trace, "logits", linear, "log SoftMax", "softmax")
+        cross = _onwards(canvas, trace, "log_probs", soften, "− Σ_w  target · log p", "norm")
+        left = -output.left
+    caption(canvas, left, "Output and loss", f"sentence {sentence}")
+    smoothing = trace.info["loss"]["smoothing"]
+    y = cross.bottom[1] + GAP
+    canvas.arrow([cross.bottom, (center, y)])
+    hit, rest = 1 - smoothing + smoothing / words, smoothing / words
+    text = f"ε = {smoothing:g}, W = {words}: the target is {hit:.4g} for the label and {rest:.3g} for every other word; under a word, its log p"
+    canvas.text(left + 8, y + 20, text, size=12)
+    box = _by_token(canvas, trace, sentence, left, y + 40)
+    _by_batch(canvas, trace, sentence, left, box.bottom[1] + GAP)
+    return canvas
+
+
+def _onwards(canvas: Canvas, trace: Trace, name: str, start: Box, line: str, kind: str) -> Box:
+    """The next operation, what is too wide to be drawn beside the arrow to it."""
+    tensor = trace[f"lm_head.{name}"]
+    x, y = start.bottom
+    box = step(canvas, [Box(start.x, start.y, start.width, start.height + GAP)], line, kind, x)
+    canvas.arrow([start.bottom, box.top])
+    text = f"{name.replace('_probs', ' p')}  {shape_text(tensor.axes, tensor.shape)}"
+    canvas.text(x + 8, (y + box.y) / 2 + 4, text, size=11, kind="faint")
+    return box
+
+
+def _labels(trace: Trace, sentence: int) -> list[str]:
+    labels = trace["target.labels"].value[sentence].tolist()
+    return [number(label) if label == IGNORED else trace.token(label) for label in labels]
+
+
+def _by_token(canvas: Canvas, trace: Trace, sentence: int, x: float, y: float) -> Box:
+    """A row for each position: what has been read, what is predicted, the label, and what it costs."""
+    log_probs = trace["lm_head.log_probs"].value[sentence].double()
+    smoothing, words = trace.info["loss"]["smoothing"], log_probs.shape[-1]
+    best = log_probs.topk(1 if words <= WORDS else len(BEST)).indices.tolist()
+    labels, spelt = trace["target.labels"].value[sentence].tolist(), _labels(trace, sentence)
+    counted = trace["loss.counted"].value[sentence].tolist()
+    rows = []
+    for t, word in enumerate(tokens(trace, sentence, "T")):
+        kind = "" if counted[t] else "faint"
+        found = [Cell(trace.token(w), number(float(log_probs[t, w])), kind) for w in best[t]]
+        row = [Cell(str(t), kind="faint"), Cell(word, kind=kind), *found]
+        if counted[t]:
+            right = best[t][0] == labels[t]
+            row.append(Cell(spelt[t], number(float(log_probs[t, labels[t]])), "bold"))
+            row.append(Cell("✓ right" if right else "✗ wrong"))
+            sum_ = _sum(-log_probs[t], labels[t], smoothing)
+        else:
+            row += [Cell(spelt[t], kind="faint"), Cell("not counted", kind="faint")]
+            sum_ = ""
+        for name, before in zip(PER_TOKEN, ("", sum_), strict=True):
+            value = float(trace[f"loss.{name}"].value[sentence, t])
+            row.append(Cell(before + number(value), kind=f"number {kind}".strip(), data=_data(name, value, row=t)))
+        rows.append(row)
+    titles = BEST if words > WORDS else BEST[:1]
+    sum_ = "(1−ε)·(−log p(y)) + ε/W·Σ_w(−log p(w))" if words <= WORDS else "(1−ε)·(−log p(y)) + ε·mean_w(−log p(w))"
+    return table(canvas, x, y, ["t", "has read", *titles, "label y", "", "−log p(y)", sum_], rows)
+
+
+def _sum(costs: torch.Tensor, label: int, smoothing: float) -> str:
+    """What label smoothing adds up, in numbers; `costs` [W] are −log p of each word."""
+    own = f"{1 - smoothing:.6g}·{number(float(costs[label]))}"
+    if len(costs) <= WORDS:
+        others = f"{smoothing:.6g}/{len(costs)}·({' + '.join(number(float(cost)) for cost in costs)})"
+    else:
+        others = f"{smoothing:.6g}·{number(float(costs.mean()))}"
+    return f"{own} + {others} = "
+
+
+def _by_batch(canvas: Canvas, trace: Trace, sentence: int, x: float, y: float) -> Box:
+    """The sums of this sentence and of the others, and the losses: of all, by the number of labels that count."""
+    counted = trace["loss.counted"].value
+    own = torch.arange(len(counted)) == sentence
+    others = "the other sentence" if len(own) == 2 else f"the other {len(own) - 1} sentences"
+    groups = {"this sentence": own, others: ~own, "the batch": own | ~own}
+    rows = []
+    for title, group in list(groups.items())[: None if len(own) > 1 else 1]:
+        sums = {name: float(trace[f"loss.{name}"].value[group].double().sum()) for name in PER_TOKEN}
+        cells = [Cell(number(value), kind="number", data=_data(name, value)) for name, value in sums.items()]
+        rows.append([Cell(title), Cell(str(int(counted[group].sum())), kind="number"), *cells])
+    losses = {name: float(trace[f"loss.{name}"].value) for name in ("plain", "total")}
+    cells = [Cell(number(value), kind="number bold", data=_data(name, value)) for name, value in losses.items()]
+    divisor = str(int(trace["loss.divisor"].value))
+    rows.append(
+        [Cell("loss: the sum ÷ the labels that count", kind="bold"), Cell(f"÷ {divisor}", kind="number"), *cells]
+    )
+    return table(canvas, x, y, ["", "labels that count", "Σ −log p(y)", "Σ with smoothing"], rows)
+
+
+def _data(name: str, value: float, **where: int) -> dict[str, str | int]:
+    return {"name": f"loss.{name}", "value": f"{value:.7g}", **where}
