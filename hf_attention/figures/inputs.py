@@ -10,12 +10,6 @@ from .choices import chosen_sentence
 from .layout import GAP, Matrix, aside, below, caption, matrix, padding, put, step, tokens
 
 
-# What each matrix of an input close-up is computed from, cell by cell, as in `attention.MADE_FROM`.
-MADE_FROM = {
-    "embed_tokens.output": [("embed_tokens.rows", "cell")],
-    "sum": [("embed_tokens.output", "cell"), ("embed_positions.output", "cell")],
-    "dropped": [("sum", "cell")],
-}
 SMALL, HEIGHT, DROP = 11.0, 40.0, 64.0  # pixels: of small letters, of a token's box, between two rows of them
 IGNORED = -100  # the label that fills up a row, by the library's custom
 TINTS = {"start": "softmax", "end": "embedding", "": "tokens"}  # what is marked otherwise has a dashed edge

@@ -1,6 +1,6 @@
 """From the decoder's output to the loss of a batch: logits, log p, prediction beside label (§3.4, §5.4)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -31,49 +31,53 @@ def loss(trace: Trace, sentence: int = 0) -> Canvas:
         "the negative logarithm of its word's; with label smoothing the other words count a little too. "
         f"Loss of the batch: {plain} plain, {total} with smoothing.",
     )
-    width, words = trace["decoder.output"].shape[-1], trace["lm_head.logits"].shape[-1]
-    read = tokens(trace, sentence, "T")
-
-    def part(name: str, title: str, rows: Sequence[str] = read, columns: Sequence[str] = ()) -> Matrix:
-        faint = padding(trace) if rows is read else number(IGNORED)
-        return matrix(trace[name], [sentence], title, name, rows=rows, columns=columns, faint=faint)
-
-    output = part("decoder.output", "x, the decoder's output")
+    output = _matrix(trace, sentence, "decoder.output", "x, the decoder's output")
     center = output.cells.width / 2
     box = output.draw(canvas, 0, output.head + 44)
+    width, words = trace["decoder.output"].shape[-1], trace["lm_head.logits"].shape[-1]
     tied = any(each["name"] == "lm_head.weight" and each["tied_to"] for each in trace.info["parameters"])
     line = f"Linear  {'Eᵀ' if tied else 'W'}  {shape_text(('D', 'W'), (width, words))}"
-    linear = step(canvas, [box], line, "linear", center)
+    box = step(canvas, [box], line, "linear", center)
     if words <= WORDS:
-        spelt = [trace.token(word) for word in range(words)]
-        logits, log_probs = (
-            part("lm_head.logits", "logits", read, spelt),
-            part("lm_head.log_probs", "log p", read, spelt),
-        )
-        targets = part("loss.targets", "target = (1−ε)·[w = y] + ε/W", _labels(trace, sentence), spelt)
-        box = put(canvas, logits, below(linear, logits), linear)
-        soften = step(canvas, [box], "log SoftMax", "softmax", center)
-        y = below(soften, log_probs, targets)
-        box = put(canvas, log_probs, y, soften)
-        left = min(0, center - log_probs.cells.width / 2) - log_probs.left - 2 * GAP
-        beside = targets.draw(canvas, left - targets.right, y)
-        cross = step(canvas, [box, beside], "− Σ_w  target · log p", "norm", center)
-        aside(canvas, beside, cross)
-        left -= targets.width
+        box, left = _every_word(canvas, trace, sentence, box)
     else:
-        soften = _onwards(canvas, trace, "logits", linear, "log SoftMax", "softmax")
-        cross = _onwards(canvas, trace, "log_probs", soften, "− Σ_w  target · log p", "norm")
-        left = -output.left
+        box = _onwards(canvas, trace, "logits", box, "log SoftMax", "softmax")
+        box, left = _onwards(canvas, trace, "log_probs", box, "− Σ_w  target · log p", "norm"), -output.left
     caption(canvas, left, "Output and loss", f"sentence {sentence}")
+    y = box.bottom[1] + GAP
+    canvas.arrow([box.bottom, (center, y)])
     smoothing = trace.info["loss"]["smoothing"]
-    y = cross.bottom[1] + GAP
-    canvas.arrow([cross.bottom, (center, y)])
-    hit, rest = 1 - smoothing + smoothing / words, smoothing / words
-    text = f"ε = {smoothing:g}, W = {words}: the target is {hit:.4g} for the label and {rest:.3g} for every other word; under a word, its log p"
-    canvas.text(left + 8, y + 20, text, size=12)
+    hit, rest = f"{1 - smoothing + smoothing / words:.4g}", f"{smoothing / words:.3g}"
+    text = f"ε = {smoothing:g}, W = {words}: the target is {hit} for the label, {rest} for every other word."
+    canvas.text(left + 8, y + 20, text + " Under a word, its log p.", size=12)
     box = _by_token(canvas, trace, sentence, left, y + 40)
     _by_batch(canvas, trace, sentence, left, box.bottom[1] + GAP)
     return canvas
+
+
+def _matrix(trace: Trace, sentence: int, name: str, title: str) -> Matrix:
+    """Its rows named by what the decoder has read, its columns by the words."""
+    tensor = trace[name]
+    words = [trace.token(word) for word in range(tensor.shape[-1])] if tensor.axes[-1] == "W" else []
+    read, faint = tokens(trace, sentence, "T"), padding(trace)
+    return matrix(tensor, [sentence], title, name, rows=read, columns=words, faint=faint)
+
+
+def _every_word(canvas: Canvas, trace: Trace, sentence: int, linear: Box) -> tuple[Box, float]:
+    """Logits, log-probabilities and targets of a small vocabulary; the last operation, and how far left it reaches."""
+    logits, log_probs = (_matrix(trace, sentence, f"lm_head.{name}", title)
+                         for name, title in (("logits", "logits"), ("log_probs", "log p")))  # fmt: skip
+    targets = _matrix(trace, sentence, "loss.targets", "target = (1−ε)·[w = y] + ε/W")
+    center = linear.top[0]
+    box = put(canvas, logits, below(linear, logits), linear)
+    soften = step(canvas, [box], "log SoftMax", "softmax", center)
+    y = below(soften, log_probs, targets)
+    box = put(canvas, log_probs, y, soften)
+    left = min(0, center - log_probs.cells.width / 2) - log_probs.left - 2 * GAP
+    beside = targets.draw(canvas, left - targets.right, y)
+    cross = step(canvas, [box, beside], "− Σ_w  target · log p", "norm", center)
+    aside(canvas, beside, cross)
+    return cross, left - targets.width
 
 
 def _onwards(canvas: Canvas, trace: Trace, name: str, start: Box, line: str, kind: str) -> Box:
