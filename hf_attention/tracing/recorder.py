@@ -10,8 +10,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..version import __version__
 from .hooks import MODEL_CLASS, Recorder, in_mode
-from .search import Settings, record_searches, translations
+from .search import record_searches, translations
 from .sentences import Sentences
+from .settings import Settings
 from .trace import Trace, TracedTensor
 
 
