@@ -46,6 +46,7 @@ STYLE = f"""
 .ha .light {{ fill: #ffffff; }}
 .ha .box {{ stroke: {INK}; stroke-width: 1.2; }}
 .ha .thin {{ stroke: {FAINT}; stroke-width: 0.8; }}
+.ha .bare {{ stroke: none; }}
 .ha .strong {{ stroke-width: 2.6; }}
 .ha .arc {{ fill: none; }}
 .ha .edge {{ fill: none; stroke: {FAINT}; stroke-width: 0.8; }}
@@ -84,9 +85,10 @@ def shape_text(axes: Sequence[str], shape: Sequence[int]) -> str:
     return f"[{', '.join(axes)}] = [{', '.join(map(str, shape))}]"
 
 
-def text_width(text: str, size: float = FONT) -> float:
-    """An estimate, on the wide side, as an SVG is written without a font at hand."""
-    return size * sum(_advance(letter) for letter in text)
+def text_width(text: str, size: float = FONT, kind: str = "") -> float:
+    """An estimate, on the wide side, as an SVG is written without a font at hand; `kind` as of `Canvas.text`."""
+    letters = len(text) * 0.61 if "number" in kind else sum(_advance(letter) for letter in text)
+    return size * letters * (1.12 if "bold" in kind else 1)
 
 
 def shorten(text: str, width: float, size: float = FONT) -> str:
@@ -160,7 +162,7 @@ class Canvas:
         line: str = "",
         **data: Any,
     ) -> Box:
-        """`kind` is its tint, one of KINDS; `line` how its edge differs: any of dashed, thin, strong."""
+        """`kind` is its tint, one of KINDS; `line` how its edge differs: any of dashed, thin, strong, bare."""
         place = {"x": x, "y": y, "width": width, "height": height, "rx": round}
         self._add("rect", f"box {line}".strip(), **place, fill=KINDS[kind], **_data(data))
         self._reach(x, y, x + width, y + height)
@@ -202,7 +204,7 @@ class Canvas:
         how many degrees the end of the line is lifted.
         """
         element = self._add("text", kind, x=x, y=y, **{"font-size": size, "text-anchor": anchor}, **_data(data))
-        width = text_width(text, size) * (1.12 if "bold" in kind else 1)
+        width = text_width(text, size, kind)
         if "formula" in kind:
             width -= _set_formula(element, text, size)
         else:
