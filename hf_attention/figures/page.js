@@ -101,6 +101,7 @@
     }
     for (const figure of all(".figure")) {
       figure.hidden = ["sentence", "kind"].some((name) => name in figure.dataset && figure.dataset[name] !== String(state[name]));
+      if (!figure.hidden && !figure.scrollLeft && !figure.closest("#figure-1")) figure.scrollLeft = (figure.scrollWidth - figure.clientWidth) / 2;
       if (!figure.hidden && figure.dataset.path) fill(figure, pathOf(figure.dataset.kind, state.layer));
     }
   }
@@ -114,8 +115,13 @@
       grid.shown = matrix(id, first + Math.min(head, many - 1), index.transposed.includes(key));
       put(grid, grid.shown);
     });
-    const svg = figure.querySelector("svg"), title = svg.querySelector("title");
-    const renamed = (text) => text.replace(/\w+\.layers\.\d+\.\w+_attn/, path).replace(/(head (?:i = )?)\d+/, `$1${state.head}`);
+    const lines = all("[data-lines]", figure);
+    for (const group of lines) drawLines(group, path);
+    if (lines.length) figure.querySelector("desc").textContent = `The strongest: ${lines.map((group) => group.strongest).join(", ")}.`;
+    for (const box of all("[data-open]", figure)) box.dataset.open = path;
+    const svg = figure.querySelector("svg"), title = svg.querySelector("title"), heads = figure.querySelector("[data-head]");
+    const renamed = (text) => text.replace(/\w+\.layers\.\d+\.\w+_attn/, path).replace(/(coder layer )\d+/, `$1${state.layer}`)
+      .replace(/(head (?:i = )?)\d+/, (whole, words) => (heads ? whole : words + state.head));
     title.textContent = renamed(title.textContent);
     svg.setAttribute("aria-label", title.textContent);
     for (const line of all("text.bold, text.faint", svg)) {
@@ -155,6 +161,29 @@
     if (summary) summary.textContent = shown.heat.summary;
   }
 
+  // Lines from queries to keys, as heads.py draws them.
+  function drawLines(group, path) {
+    const [left, right, top, row, queries, keys] = group.dataset.lines.split(" ").map(Number), head = Number(group.dataset.head);
+    const { many, first } = outline(tensors.get(`${path}.weights`)), shown = matrix(`value:${path}.weights`, first + head);
+    if (many <= head || !shown.whole) return;
+    const lines = Array.from({ length: queries * keys }, (_, i) => [Math.floor(i / keys), i % keys])
+      .map(([query, key]) => [shown.at(query, key), query, key]).sort((one, other) => one[0] - other[0]);
+    const across = (left + right) / 2, y = (i) => top + (i + 0.5) * row;
+    group.replaceChildren(...lines.filter(([weight]) => weight >= index.least).map(([weight, query, key]) => {
+      const d = `M${left} ${y(query)}C${across} ${y(query)} ${across} ${y(key)} ${right} ${y(key)}`;
+      return drawn("path", { class: "arc", d, fill: "none", "stroke-opacity": 0.08 + 0.92 * weight, "stroke-width": 0.7 + 3.8 * weight,
+        "data-query": query, "data-key": key, "data-weight": exact(weight) });
+    }));
+    const [weight, query, key] = lines.at(-1), [from, to] = tensors.get(`${path}.weights`).axes.slice(2).map((axis) => index.tokens[axis][state.sentence]);
+    group.strongest = `head ${head} from ${from[query]} to ${to[key]} (${number(weight)})`;
+  }
+
+  function drawn(tag, attributes) {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    return made;
+  }
+
   const exact = (value) => String(Number(value.toPrecision(7)));
 
   // The squares of a heat map, joined to one path for each level: "-1" is −∞ or no number. Where each has a number of its
@@ -184,11 +213,8 @@
     const read = (name) => Number(cell.getAttribute(name));
     const size = grid.shown.heat?.size ?? [rows, columns];
     const [x, y, width, height] = heat ? [0, 0, size[1] / columns, size[0] / rows] : ["x", "y", "width", "height"].map(read);
-    const rect = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-    const place = { x: x + (column ?? 0) * width, y: y + (row ?? 0) * height,
-      width: column === null ? columns * width : width, height: row === null ? rows * height : height, class: `light-on ${kind}` };
-    for (const [name, value] of Object.entries(place)) rect.setAttribute(name, value);
-    (heat ?? grid).append(rect);
+    (heat ?? grid).append(drawn("rect", { x: x + (column ?? 0) * width, y: y + (row ?? 0) * height,
+      width: column === null ? columns * width : width, height: row === null ? rows * height : height, class: `light-on ${kind}` }));
   }
 
   function light(grid, row, column) {
@@ -197,7 +223,7 @@
     for (const [from, way] of index.made_from[key] ?? [])
       for (const source of gridsOf(figure, from)) frame(source, way === "column" ? null : row, way === "row" ? null : column);
     frame(grid, row, column, "here");
-    const line = figure.parentElement.querySelector(".sum");
+    const line = figure.closest(".recompute")?.querySelector(".sum");
     if (line) line.replaceChildren(...sum(figure, grid, row, column));
   }
 
@@ -277,9 +303,9 @@
   function tensorBody(tensor, gradient) {
     const { inner, outer, many, first } = outline(tensor), id = `${gradient ? "gradient" : "value"}:${tensor.name}`;
     const box = element("div", { class: "matrices" });
-    const add = (from, to) => { for (let i = from; i < Math.min(to, many); i++) box.append(drawn(i)); };
+    const add = (from, to) => { for (let i = from; i < Math.min(to, many); i++) box.append(one(i)); };
 
-    function drawn(i) {
+    function one(i) {
       let rest = i;
       const place = outer.map((_, k) => k).reverse().map((k) => {
         const [axis, size] = outer[k], at = rest % size;
@@ -320,15 +346,10 @@
   }
 
   function heatMap(shown) {
-    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg"), [rows, columns] = shown.heat.size;
-    const attributes = { class: "heat-map", viewBox: `0 0 ${columns} ${rows}`, role: "img", "aria-label": `Heat map: ${shown.heat.summary}` };
-    for (const [name, value] of Object.entries(attributes)) svg.setAttribute(name, value);
-    for (const [key, path] of levelPaths(shown)) {
-      const drawn = document.createElementNS(svg.namespaceURI, "path");
-      drawn.setAttribute("d", path);
-      drawn.setAttribute("fill", key === "-1" ? "#cccccc" : shade(Number(key) / (index.levels - 1))[0]);
-      svg.append(drawn);
-    }
+    const [rows, columns] = shown.heat.size, label = `Heat map: ${shown.heat.summary}`;
+    const svg = drawn("svg", { class: "heat-map", viewBox: `0 0 ${columns} ${rows}`, role: "img", "aria-label": label });
+    for (const [key, d] of levelPaths(shown))
+      svg.append(drawn("path", { d, fill: key === "-1" ? "#cccccc" : shade(Number(key) / (index.levels - 1))[0] }));
     return svg;
   }
 
@@ -399,8 +420,8 @@
 
   function reveal(box) {
     open(box.dataset.open, box);
-    const title = byId("inside-title"), { top, bottom } = title.getBoundingClientRect();
-    if (top < 0 || bottom > innerHeight) title.scrollIntoView();
+    const { top, bottom } = byId("inside-title").getBoundingClientRect();
+    if (top < 0 || bottom > innerHeight) byId("inside").scrollIntoView();
   }
 
   document.addEventListener("change", ({ target }) => {

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ..tracing.trace import AXES, Trace
-from . import attention, canvas, draw, names, parameters, questions
+from . import attention, canvas, draw, heads, names, parameters, questions
 from .values import packed
 
 
@@ -36,6 +36,11 @@ class Drawing:
     svg: Markup
     choices: dict[str, Any]
     path: str | None = None
+
+    @property
+    def width(self) -> str:
+        """In pixels, as it was drawn; a narrow window makes it smaller, within reason."""
+        return self.svg.partition(' width="')[2].partition('"')[0]
 
     @property
     def shown(self) -> bool:
@@ -118,7 +123,7 @@ def figures(trace: Trace) -> dict[str, list[Drawing]]:
             path = "{}.layers.0.{}".format(*kind.split("."))
             for i in [None] if part == "multi_head" else sentences:
                 name = f"{path}.{part}".rstrip(".")
-                found[part or "attention"] += drawings(name, i, None if part == "multi_head" else path, kind=kind)
+                found[part or "attention"] += drawings(name, i, path, kind=kind)
     for part in ("steps", "tree"):
         searches = range(len(trace.info["searches"]))
         found[part] = [
@@ -153,6 +158,7 @@ def _index(trace: Trace) -> dict[str, Any]:
         "dark": canvas.DARK,
         "ink": canvas.INK,
         "levels": canvas.HEAT_LEVELS,
+        "least": heads.LEAST,
         "corner": [canvas.CORNER_ROWS, canvas.CORNER_COLUMNS],
     }
 

@@ -25,8 +25,8 @@ from .canvas import (
 from .layout import _readable as readable
 
 
-KEPT = 2048  # values of a sentence: up to here those behind heat maps stay in the page, too, for a pointer to ask for
-POSITIONS = {"S", "T"}  # attention's [T, S] keeps them as long as each has a square of its own on the heat map
+KEPT = 2048  # values of a sentence's queries, keys or values: up to here Figure 2 adds up what it shows as heat maps
+POSITIONS = {"S", "T"}  # attention's [T, S] is kept for that as long as each has a square of its own on the heat map
 LEVELS = "0123456789ab"  # a letter for each level of a heat map; "." where there is no number
 
 
@@ -46,7 +46,7 @@ def packed(
     matrices, shape = _matrices(tensor.axes, readable(value))
     small = in_numbers(shape)
     found: dict[str, Any] = {"matrix": shape, "type": _type(value)}
-    if small or value[:1].numel() <= KEPT or _is_square(tensor.axes, shape):
+    if small or _is_added_up(tensor.axes, shape, value[:1].numel()):
         found["values"] = _exact(value)
     if not small:
         found["heats"] = [_heat(matrix, limits) for matrix in matrices]
@@ -62,8 +62,10 @@ def _matrices(axes: Sequence[str], value: torch.Tensor) -> tuple[torch.Tensor, l
     return value.reshape(-1, rows, columns), [rows, columns]
 
 
-def _is_square(axes: Sequence[str], shape: Sequence[int]) -> bool:
-    return POSITIONS.issuperset(axes[-2:]) and shape[0] <= HEAT_ROWS and shape[1] <= HEAT_COLUMNS
+def _is_added_up(axes: Sequence[str], shape: Sequence[int], size: int) -> bool:
+    """Whether Figure 2 needs the numbers behind a heat map: of one sentence and head, each with a square of its own."""
+    of_heads = axes[0] == "B" and axes[1] in ("H", "1") and shape[0] <= HEAT_ROWS and shape[1] <= HEAT_COLUMNS
+    return of_heads and (size <= KEPT or POSITIONS.issuperset(axes[-2:]))
 
 
 def _type(value: torch.Tensor) -> str:

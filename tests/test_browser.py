@@ -1,0 +1,362 @@
+"""The page in a real browser: every box opens, choosers put the trace's numbers in, and nothing leaves the page."""
+
+import json
+import math
+import re
+import shutil
+
+import pytest
+import torch
+from test_page import HOSTILE, PLACES
+from traced import odd_trace, toy_trace
+
+from hf_attention import Trace
+from hf_attention.figures import attention, canvas, page
+
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install -e '.[dev]'")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium, such as Debian's package chromium")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+class Visit:
+    """A page that is open, and what went wrong on it: errors, and requests for anything but itself."""
+
+    def __init__(self, browser, path, **options):
+        self.page = browser.new_page(
+            **{"viewport": {"width": 1400, "height": 900}, "reduced_motion": "reduce"} | options
+        )
+        self.page.set_default_timeout(5000)
+        self.wrong = []
+        self.page.on("console", lambda message: self.wrong.append(message.text))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.wrong.append(dialog.message))
+        self.page.on("request", lambda request: self.wrong.extend([request.url] * (request.url != path.as_uri())))
+        self.page.goto(path.as_uri())
+
+    def choose(self, **choices):
+        """As a hand does it, but all choosers at once."""
+        self.page.evaluate(
+            """all => Object.entries(all).forEach(([name, value]) => {
+                const chooser = document.querySelector(`[data-choose=${name}]`);
+                chooser.value = value;
+                chooser.dispatchEvent(new Event("change", {bubbles: true}));
+            })""",
+            choices,
+        )
+
+    def grids(self, selector):
+        """(key, cells) of every grid, a cell as (row, column, exact value, text, fill, whether it is hatched)."""
+        return self.page.eval_on_selector_all(
+            f"{selector} [data-grid]",
+            """grids => grids.map(grid => [grid.dataset.grid, [...grid.querySelectorAll(".cell")].map(cell => {
+                let text = cell.nextElementSibling;
+                const hidden = text.matches(".hidden");
+                if (hidden) text = text.nextElementSibling;
+                return [Number(cell.dataset.row), Number(cell.dataset.column), Number(cell.dataset.value),
+                        text.textContent, cell.getAttribute("fill"), hidden];
+            })])""",
+        )
+
+
+@pytest.fixture(scope="module")
+def traces():
+    return {"toy": toy_trace(backward=True), "odd": odd_trace()}
+
+
+@pytest.fixture(scope="module")
+def files(traces, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    for name, trace in traces.items():
+        trace.to_html(folder / f"{name}.html")
+    return {name: folder / f"{name}.html" for name in traces}
+
+
+@pytest.fixture(scope="module", params=["toy", "odd"])
+def visit(request, browser, files, traces):
+    visit = Visit(browser, files[request.param])
+    visit.trace = traces[request.param]
+    yield visit
+    visit.page.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_wrong(request):
+    yield
+    if "visit" in request.fixturenames:
+        visit = request.getfixturevalue("visit")
+        assert visit.wrong == []
+
+
+SHOWN = ".figure[data-path]:not([hidden])"
+
+
+def choices(trace):
+    heads = range(trace.sizes["H"])
+    for kind in page.KINDS:
+        layers = sum(bool(re.fullmatch(kind.replace(".", r"\.layers\.\d+\.") + r"\.weights", name)) for name in trace)
+        for layer in range(layers):
+            for sentence in range(trace.sizes["B"]):
+                yield from ((kind, layer, sentence, head) for head in heads)
+
+
+def test_choosers_put_the_numbers_of_the_trace_in(visit):
+    seen = set()
+    for kind, layer, sentence, head in choices(visit.trace):
+        visit.choose(kind=kind, layer=layer, sentence=sentence, head=head)
+        path = kind.replace(".", f".layers.{layer}.")
+        figure = f"#attention-figure {SHOWN}"
+        for key, cells in visit.grids(figure):
+            tensor = visit.trace[f"{path}.{key}"].value
+            wanted = tensor[sentence, min(head, tensor.shape[1] - 1)]
+            check(cells, wanted.T if key in attention.TRANSPOSED else wanted, (0, 1) if key == "weights" else None)
+            seen.add((kind, key))
+        assert path in visit.page.locator(f"{figure} svg").get_attribute("aria-label")
+    wanted = {"q_heads", "k_heads", "v_heads", "products", "scores", "masked_scores", "weights", "heads"}
+    assert {(kind, key) for kind in page.KINDS for key in wanted} <= seen
+    assert ("decoder.self_attn", "look_ahead_mask") in seen
+
+
+def check(cells, wanted, limits=None):
+    """Every cell of a grid is there, with the value, the text and the tint that Python gives it."""
+    low, high = limits or canvas.extremes(wanted)
+    assert len(cells) == wanted.numel()
+    for row, column, exact, text, fill, hidden in cells:
+        value = float(wanted[row, column])
+        assert text == canvas.number(value)
+        assert fill == canvas.shade((value - low) / (high - low) if high > low else 0)[0]
+        assert exact == pytest.approx(value, rel=1e-6)
+        assert hidden == (value < canvas.MINUS_INFINITY)
+
+
+def test_all_heads_of_the_chosen_layer(visit):
+    kind, layer, sentence, _ = list(choices(visit.trace))[-1]
+    visit.choose(kind=kind, layer=layer, sentence=sentence)
+    weights = visit.trace[f"{kind.replace('.', f'.layers.{layer}.')}.weights"].value[sentence]
+    grids = visit.grids(f"#matrices-figure {SHOWN}")
+    assert [key for key, _ in grids] == ["weights"] * len(weights)
+    for (_, cells), wanted in zip(grids, weights, strict=True):
+        check(cells, wanted, (0, 1))
+
+
+def test_the_figures_of_the_chosen_sentence_are_to_be_seen(visit):
+    for sentence in range(visit.trace.sizes["B"]):
+        visit.choose(sentence=sentence, kind="decoder.cross_attn")
+        shown = visit.page.eval_on_selector_all(
+            ".figure", "all => all.filter(each => each.checkVisibility()).map(each => ({...each.dataset}))"
+        )
+        assert len(shown) == len(PLACES)
+        assert {each.get("sentence", str(sentence)) for each in shown} == {str(sentence)}
+        assert {each.get("kind", "decoder.cross_attn") for each in shown} == {"decoder.cross_attn"}
+
+
+def test_every_box_opens_and_shows_its_tensors(visit):
+    visit.choose(sentence=visit.trace.sizes["B"] - 1)
+    boxes = visit.page.locator("#figure-1 .figure:not([hidden]) [data-open]")
+    paths = set()
+    for i in range(boxes.count()):
+        path = boxes.nth(i).get_attribute("data-open")
+        boxes.nth(i).dispatch_event("click")
+        assert visit.page.inner_text("#inside-title") == path
+        inside(visit, path)
+        paths.add(path)
+    assert {"encoder.layers.0.self_attn", "decoder.layers.0.cross_attn", "decoder.layers.0.feed_forward"} <= paths
+
+
+def inside(visit, path):
+    """The panel holds every tensor of `path`, with its shape and all of its numbers of the chosen sentence."""
+    tensors = visit.trace.within(path)
+    sentence = visit.trace.sizes["B"] - 1
+    visit.page.wait_for_function(
+        "all => document.querySelectorAll('.tensor[open] > .matrices').length === all", arg=len(tensors)
+    )
+    shown = visit.page.eval_on_selector_all(
+        ".tensor",
+        """all => all.map(box => [box.querySelector("code").textContent, box.querySelector(".shape").textContent,
+             [...box.querySelectorAll(":scope > .matrices td[data-value]")].map(cell => cell.textContent),
+             box.querySelectorAll("th[scope=row]").length,
+             [...box.querySelectorAll(".heat-map + p")].map(line => line.textContent)])""",
+    )
+    assert len(shown) == len(tensors) > 0
+    for tensor, (name, shape, cells, rows, summaries) in zip(tensors, shown, strict=True):
+        assert f"{path}.{name}" == tensor.name
+        assert shape.startswith(canvas.shape_text(tensor.axes, tensor.shape))
+        value = tensor.value[sentence] if tensor.axes[:1] == ("B",) else tensor.value
+        matrices = value.reshape(
+            -1, *[*value.squeeze().shape, 1, 1][:2] if value.squeeze().ndim < 2 else value.shape[-2:]
+        )
+        written = (
+            matrices
+            if canvas.in_numbers(matrices.shape[1:])
+            else matrices[:, : canvas.CORNER_ROWS, : canvas.CORNER_COLUMNS]
+        )
+        assert cells == [canvas.number(each) for each in written.flatten().tolist()]
+        assert rows == written.shape[0] * written.shape[1]
+        assert summaries == ([] if written is matrices else [canvas.summary(matrix) for matrix in matrices])
+
+
+def test_the_layer_and_the_gradient_of_what_is_inside(visit):
+    visit.choose(sentence=0)
+    visit.page.locator("#figure-1 [data-open$='layers.0.self_attn']").first.dispatch_event("click")
+    path = visit.page.inner_text("#inside-title")
+    layers = visit.page.locator("#inside-choosers option").count()
+    visit.page.select_option("#inside-choosers select", str(layers - 1))
+    path = path.replace(".0.", f".{layers - 1}.")
+    assert visit.page.inner_text("#inside-title") == path
+    gradient = visit.trace[f"{path}.scores"].gradient
+    folded = visit.page.locator(".tensor", has_text="scores").first.locator("details")
+    assert folded.count() == (gradient is not None)
+    if gradient is not None:
+        folded.locator("summary").click()
+        values = folded.locator("td[data-value]")
+        found = [float(values.nth(i).get_attribute("data-value")) for i in range(values.count())]
+        assert found == pytest.approx(gradient[0].flatten().tolist(), rel=1e-6)
+
+
+def test_a_box_opens_by_keyboard_and_gives_the_focus_back(visit):
+    box = visit.page.locator("#figure-1 [data-open$='feed_forward']").first
+    box.focus()
+    visit.page.keyboard.press("Enter")
+    assert visit.page.evaluate("document.activeElement.id") == "inside-title"
+    visit.page.keyboard.press("Escape")
+    assert visit.page.evaluate("document.activeElement.dataset.open") == box.get_attribute("data-open")
+
+
+@pytest.mark.parametrize("key", ["products", "scores", "weights", "heads"])
+def test_a_cell_lights_up_what_it_came_from(visit, key):
+    visit.choose(kind="decoder.cross_attn", layer=0, head=1, sentence=0)
+    figure = f"#attention-figure {SHOWN}"
+    cell = visit.page.locator(f"{figure} [data-grid={key}] .cell[data-row='1'][data-column='2']")
+    cell.hover()
+    lit = visit.page.eval_on_selector_all(
+        f"{figure} .light-on:not(.here)",
+        """all => all.map(light => {
+            const grid = light.closest("[data-grid]"), frame = light.getBoundingClientRect(), inside = [];
+            for (const cell of grid.querySelectorAll(".cell")) {
+                const box = cell.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;
+                if (x > frame.left && x < frame.right && y > frame.top && y < frame.bottom)
+                    inside.push([Number(cell.dataset.row), Number(cell.dataset.column)]);
+            }
+            return [grid.dataset.grid, inside];
+        })""",
+    )
+    path = "decoder.layers.0.cross_attn"
+    source, width = visit.trace.sizes["S"], visit.trace.sizes["K"]
+    assert {name: sorted(cells) for name, cells in lit} == {
+        "products": {"q_heads": [[1, i] for i in range(width)], "k_heads": [[i, 2] for i in range(width)]},
+        "scores": {"products": [[1, 2]]},
+        "weights": {"masked_scores": [[1, i] for i in range(source)]},
+        "heads": {"weights": [[1, i] for i in range(source)], "v_heads": [[i, 2] for i in range(source)]},
+    }[key]
+    line = visit.page.inner_text(".recompute .sum")
+    value = float(visit.trace[f"{path}.{key}"].value[0, 1, 1, 2])
+    assert line.endswith(f"= {canvas.number(value)}")
+    assert worked_out(line) == pytest.approx(value, abs=0.02)
+
+
+def worked_out(line):
+    """What the sum in `line` gives, by Python's own arithmetic."""
+    formula = line.partition(": ")[2].rpartition(" = ")[0]
+    formula = formula.replace("−∞", "-math.inf").replace("−", "-").replace("·", "*")
+    formula = re.sub(r"e\^(\([^)]*\)|[\d.]+)", r"math.exp(\1)", formula)
+    formula = re.sub(r"√(\d+)", r"math.sqrt(\1)", formula)
+    return eval(formula, {"math": math, "__builtins__": {}})
+
+
+def test_cells_are_reached_by_keyboard(visit):
+    visit.choose(kind="encoder.self_attn", layer=0, head=0, sentence=0)
+    grid = visit.page.locator(f"#attention-figure {SHOWN} [data-grid=products]")
+    visit.page.locator("[data-choose=head]").focus()
+    grid.focus()
+    visit.page.keyboard.press("ArrowDown")
+    visit.page.keyboard.press("ArrowRight")
+    value = float(visit.trace["encoder.layers.0.self_attn.products"].value[0, 0, 1, 1])
+    assert visit.page.inner_text(".recompute .sum").endswith(f"= {canvas.number(value)}")
+
+
+def test_answers_lead_to_the_place_that_shows_it(visit):
+    visit.choose(kind="encoder.self_attn", sentence=0)
+    visit.page.click("#question-mask a[data-set]")
+    assert visit.page.evaluate("location.hash") == "#attention"
+    assert visit.page.input_value("[data-choose=kind]") == "decoder.self_attn"
+    assert visit.page.locator(f"#attention-figure {SHOWN}").get_attribute("data-path") == "decoder.layers.0.self_attn"
+    top = visit.page.evaluate("document.querySelector('#attention').getBoundingClientRect().top")
+    assert 0 <= top < 300
+
+
+def test_python_and_the_page_write_and_tint_numbers_alike(visit):
+    torch.manual_seed(0)
+    numbers = torch.cat([torch.randn(500) * 10**power for power in range(-5, 12)]).tolist()
+    numbers += [i / 16 for i in range(-50, 50)] + [i / 4 for i in range(399, 430)] + [12500.0, 13500.0, 1.25e10]
+    numbers += [0.0, -0.0, -0.0004, 0.0005, 99.9996, 9999.96, math.inf, -math.inf, math.nan, -3.4e38]
+    numbers = torch.tensor(numbers).tolist()  # as the page has them, in float32
+    given = [str(each).replace("inf", "Infinity").replace("nan", "NaN") for each in numbers]
+    found = visit.page.evaluate("all => all.map(each => hfAttention.number(Number(each)))", given)
+    assert found == [canvas.number(each) for each in numbers]
+    levels = [i / 510 for i in range(-10, 521)] + [math.nan]
+    given = [str(each).replace("nan", "NaN") for each in levels]
+    assert visit.page.evaluate("all => all.map(each => hfAttention.shade(Number(each)))", given) == [
+        list(canvas.shade(each)) for each in levels
+    ]
+
+
+@pytest.mark.parametrize("name", ["toy", "odd"])
+def test_on_a_phone_nothing_hangs_over(browser, files, name):
+    visit = Visit(browser, files[name], viewport={"width": 360, "height": 740}, has_touch=True)
+    for kind in page.KINDS:
+        visit.choose(kind=kind)
+        assert visit.page.evaluate("document.documentElement.scrollWidth") == 360
+    visit.page.locator("#figure-1 [data-open$='self_attn']").first.dispatch_event("click")
+    assert visit.page.evaluate("document.documentElement.scrollWidth") == 360
+    assert visit.page.evaluate("document.querySelector('#inside-title').getBoundingClientRect().top") < 740
+    assert visit.wrong == []
+    visit.page.close()
+
+
+def test_without_a_script_the_first_choice_is_there(browser, files):
+    visit = Visit(browser, files["toy"], java_script_enabled=False)
+    shown = visit.page.locator(".figure:visible")
+    assert all(shown.nth(i).get_attribute("data-sentence") in (None, "0") for i in range(shown.count()))
+    assert visit.page.locator(f"#attention-figure {SHOWN} .cell").count() > 50
+    assert "Scripts are off" in visit.page.inner_text("main")
+    visit.page.close()
+
+
+def test_hostile_words_are_shown_and_not_run(browser, traces, tmp_path):
+    trace = traces["toy"]
+    info = json.loads(json.dumps(trace.info))
+    info["vocabulary"] |= {str(i): word for i, word in enumerate(HOSTILE[:5])}
+    for sentence in info["sentences"]:
+        for side in ("source_tokens", "decoder_tokens", "label_tokens"):
+            sentence[side] = HOSTILE[: len(sentence[side])]
+    Trace(trace.values(), info).to_html(tmp_path / "hostile.html")
+    visit = Visit(browser, tmp_path / "hostile.html")
+    visit.choose(sentence=1, kind="decoder.cross_attn")
+    visit.page.locator("#figure-1 [data-open='decoder.layers.0.cross_attn']").first.dispatch_event("click")
+    visit.page.wait_for_selector(".tensor > .matrices")
+    assert visit.page.locator("img").count() == 0
+    token = info["vocabulary"][str(int(trace["source.input_ids"].value[1, 0]))]
+    assert visit.page.evaluate("text => document.querySelector('#inside').textContent.includes(text)", token)
+    assert visit.wrong == []
+    visit.page.close()
+
+
+def test_in_a_notebooks_frame_links_stay_inside(browser, traces, tmp_path):
+    (tmp_path / "notebook.html").write_text(
+        f"<!DOCTYPE html><p>notebook</p>{traces['odd']._repr_html_()}", encoding="utf-8"
+    )
+    visit = Visit(browser, tmp_path / "notebook.html")
+    frame = visit.page.frame_locator("iframe")
+    frame.locator("#question-mask a[data-set]").click()
+    assert frame.locator("#attention").is_visible()
+    assert "notebook" in visit.page.inner_text("p") and visit.page.locator("iframe").count() == 1
+    assert [each for each in visit.wrong if not each.startswith("about:")] == []
+    visit.page.close()
