@@ -119,9 +119,9 @@ def copy_corpus(
 ) -> list[dict[str, list[int]]]:
     """The copy task: random ids in, the same ids out, as examples that a collator can pad.
 
-    Symbols are 3 to `vocab_size` - 1, `length` of them or as few as `shortest`, and then the end token 2 on both sides.
-    The start token 1 is in no example: shifting the labels puts it in front of the decoder's input, and decoding begins
-    with it.
+    Symbols are 3 to `vocab_size` - 1, `length` of them or as few as `shortest`, and then the end token 2, on both
+    sides. The start token 1 is in no example: shifting the labels puts it in front of the decoder's input, and
+    decoding begins with it.
     """
     shortest = length if shortest is None else shortest
     if vocab_size < 4 or size < 1 or not 1 <= shortest <= length:

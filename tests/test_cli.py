@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hf_attention.cli import check_output_file
+
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -61,3 +63,20 @@ def test_a_closed_pipe_is_silent(lines):
     result = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, stdout=write_end, stderr=subprocess.PIPE)
     os.close(write_end)
     assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_an_output_is_tried_before_the_work(tmp_path):
+    (tmp_path / "there.txt").write_text("kept")
+    for path in (None, tmp_path / "there.txt", tmp_path / "new.txt", Path("new.txt"), Path(os.devnull)):
+        check_output_file(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["there.txt"]
+    assert (tmp_path / "there.txt").read_text() == "kept"
+    for path in (tmp_path, tmp_path / "missing" / "new.txt", tmp_path / "there.txt" / "new.txt"):
+        with pytest.raises(ValueError, match="wanted a file in a folder that exists"):
+            check_output_file(path)
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no folder at hand that refuses root too")
+def test_a_folder_that_cannot_be_written_is_named():
+    with pytest.raises(ValueError, match="'/proc/self/new.txt', in a folder that can't be written"):
+        check_output_file(Path("/proc/self/new.txt"))

@@ -37,19 +37,26 @@ def run(command: str, folder: Path, stdin: str | None = None) -> str:
     return done.stdout
 
 
-def test_quickstart_and_translate(checkout):
+def test_quickstart_translate_and_see(checkout):
     quickstart = next(block for block in blocks("bash") if "hf_attention.toy" in block)
     activate, *commands = quickstart.strip().splitlines()
     assert activate == "source .venv/bin/activate"  # the environment that runs this test
     outputs = [run(command.replace("tiny.yaml", f"tiny.yaml {SHORT}"), checkout) for command in commands]
     assert "test BLEU" in outputs[1] and "The model is in runs/tiny" in outputs[1]
     assert outputs[2].count("\n") == 1
-    assert re.match(r"BLEU \d+\.\d+ .*tok:13a", outputs[3]) and "chrF" in outputs[3]
+    assert outputs[3].startswith("trace.html: ") and (checkout / "trace.html").exists()
+    assert re.match(r"BLEU \d+\.\d+ .*tok:13a", outputs[4]) and "chrF" in outputs[4]
 
     snippet = next(block for block in blocks("python") if "pipeline(" in block)
     shown = re.sub(r"^(translator\(.*?\))\s+#.*$", r"print(\1)", snippet, flags=re.MULTILINE)
     one, two = run("python -", checkout, stdin=shown).splitlines()
     assert one.startswith("[{'translation_text': ") and two.endswith("{'translation_text': ''}]")
+
+    see = next(block for block in blocks("bash") if "--figure" in block)
+    run("\n".join(line for line in see.splitlines() if "runs/tiny" in line or "--load" in line), checkout)
+    (checkout / "trace.html").unlink()
+    run("python -", checkout, stdin=next(block for block in blocks("python") if "hf_attention.trace" in block))
+    assert all((checkout / name).exists() for name in ("arcs.svg", "trace.html", "attention.svg", "run.safetensors"))
 
 
 def test_train_on_your_own_corpus(checkout, tmp_path):

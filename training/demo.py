@@ -1,4 +1,4 @@
-"""`make demo`: writes an English → Pig Latin corpus, trains a tiny model on it, scores it and translates with it.
+"""`make demo`: writes an English → Pig Latin corpus, trains a tiny model on it, scores it, translates and draws it.
 
 python training/demo.py [field=value ...]
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transformers import pipeline
 
-import hf_attention  # noqa: F401  (gives Transformers the model and the task)
+from hf_attention import trace  # and Transformers has the model and the task
 from hf_attention.cli import run
 from hf_attention.toy import pig_latin, write_pig_latin
 
@@ -38,6 +38,9 @@ def main() -> None:
     for sentence, result in zip(SENTENCES, translator(SENTENCES), strict=True):
         right = "right" if result["translation_text"] == pig_latin(sentence) else f"wanted: {pig_latin(sentence)}"
         print(f"   {sentence} → {result['translation_text']}   ({right})")
+    page = model / "trace.html"
+    trace(translator.model, translator.tokenizer, SENTENCES[0], pig_latin(SENTENCES[0])).to_html(page)
+    print(f"4. Every number of the first sentence's run, drawn: open {page} in a browser")
 
 
 if __name__ == "__main__":
