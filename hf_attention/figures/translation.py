@@ -1,0 +1,89 @@
+"""One translation out of a trace's searches, in the words that its figures share."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..tracing.trace import Trace
+from .canvas import Canvas, number, shorten
+
+
+MOST_STEPS = 40  # of a longer search, as many first steps are drawn
+WIDE = 760.0  # of the headings
+
+
+class Translation:
+    """Translation `index` of a trace; see `tracing.search` for what `record` holds."""
+
+    def __init__(self, trace: Trace, index: int):
+        self.index = index
+        self.record: dict[str, Any] = trace.info["searches"][index]
+        self.hypotheses: list[dict[str, Any]] = self.record["hypotheses"]
+        self.steps: list[dict[str, Any]] = self.record["steps"][:MOST_STEPS]
+        self.winner = self.hypotheses[self.record["winner"]]
+        self._trace, self._end = trace, trace.info["special"]["end"]
+
+    @property
+    def title(self) -> str:
+        beams = self.record["beams"]
+        return f"Translation {self.index}: " + (f"beam search, k = {beams}" if beams > 1 else "greedy search")
+
+    @property
+    def formula(self) -> str:
+        alpha = self.record["alpha"]
+        if not alpha:
+            return "score = log P"
+        penalty = "((5 + length) / 6)" if self.record["search"] == "paper" else "length"
+        return f"score = log P / {penalty}^{alpha:g}"
+
+    @property
+    def result(self) -> str:
+        return f"{self.record['text']} ({self.sum(self.winner)})"
+
+    def sum(self, hypothesis: dict[str, Any]) -> str:
+        """How its score came about."""
+        parts = (number(hypothesis[name]) for name in ("log_prob", "penalty", "score"))
+        return "{} / {} = {}".format(*parts) + (", cut off at the limit" if self.is_cut_off(hypothesis) else "")
+
+    def is_cut_off(self, hypothesis: dict[str, Any]) -> bool:
+        """Whether it is over without an end; that happens only at the limit."""
+        ended = {each["token"] for each in self.hypotheses if each["fate"] == "finished"}
+        fate = hypothesis["fate"]
+        at_limit = fate == "winner" and hypothesis["length"] >= self.record["limit"]
+        return fate == "cut off" or (at_limit and hypothesis["token"] not in {*ended, self._end})
+
+    def finished(self) -> list[dict[str, Any]]:
+        """Those that have ended, the best first."""
+        found = [each for each in self.hypotheses if each["fate"] in ("winner", "finished", "cut off")]
+        return sorted(found, key=lambda each: (each["fate"] != "winner", -each["score"]))
+
+    @property
+    def hidden_steps(self) -> int:
+        return len(self.record["steps"]) - len(self.steps)
+
+    def word(self, token: int) -> str:
+        return self._trace.token(token)
+
+    def words(self, tokens: Sequence[int]) -> str:
+        return " ".join(map(self.word, tokens))
+
+    def tokens(self, hypothesis: int) -> list[int]:
+        """All that the decoder reads of it: the prompt, and what has been generated."""
+        return [*self.record["prompt"], *self.hypotheses[hypothesis]["tokens"]]
+
+    def lineage(self) -> set[int]:
+        """The winner, and what it grew out of."""
+        found, at = set(), self.winner["id"]
+        while at is not None:
+            found.add(at)
+            at = self.hypotheses[at]["parent"]
+        return found
+
+    def head(self, canvas: Canvas) -> float:
+        """Title and rules of the search; the height that they take."""
+        source = self._trace.info["sentences"][self.index]["source"]
+        canvas.text(0, 0, self.title, size=15, kind="bold")
+        canvas.text(0, 21, shorten(f"{source}  →  {self.record['text']}", WIDE, 12), size=12)
+        rules = [self.formula, f"length: generated tokens, at most {self.record['limit']}"]
+        rules.append({"paper": "the paper's search", "stock": "the library's own search"}[self.record["search"]])
+        canvas.text(0, 39, " · ".join(rules), size=11, kind="faint")
+        return 39
