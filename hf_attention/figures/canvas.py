@@ -35,7 +35,8 @@ KINDS = {
     "stack": "#f4f5f6",
     "dark": "#174e8c",
 }
-INK, FAINT, DARK = "#1c1f23", "#767c85", (23, 78, 140)
+INK, FAINT, DARK = "#1c1f23", "#6a707a", (23, 78, 140)
+WHITE_FROM = 0.755  # of the way to DARK, white letters stand out better than black ones; both do by 4.5 to 1 there
 STYLE = f"""
 .ha text {{ font-family: "DejaVu Sans", Verdana, sans-serif; fill: {INK}; }}
 .ha .number {{ font-family: "DejaVu Sans Mono", Menlo, Consolas, monospace; }}
@@ -104,7 +105,7 @@ def shade(level: float) -> tuple[str, str]:
     """Fill and ink of a cell at `level` from 0 (white) to 1 (dark); one hue, so that grey shows the same order."""
     level = 0.0 if math.isnan(level) else min(max(level, 0.0), 1.0)
     fill = "#" + "".join(f"{round(255 + (dark - 255) * level):02x}" for dark in DARK)
-    return fill, "#ffffff" if level > 0.55 else INK
+    return fill, "#ffffff" if level > WHITE_FROM else "#000000"
 
 
 @dataclass(frozen=True)
