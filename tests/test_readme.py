@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from stock import run_script
 
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -37,7 +39,7 @@ def run(command: str, folder: Path, stdin: str | None = None) -> str:
     return done.stdout
 
 
-def test_quickstart_translate_and_see(checkout):
+def test_quickstart_translate_and_see(checkout, monkeypatch):
     quickstart = next(block for block in blocks("bash") if "hf_attention.toy" in block)
     activate, *commands = quickstart.strip().splitlines()
     assert activate == "source .venv/bin/activate"  # the environment that runs this test
@@ -52,11 +54,21 @@ def test_quickstart_translate_and_see(checkout):
     one, two = run("python -", checkout, stdin=shown).splitlines()
     assert one.startswith("[{'translation_text': ") and two.endswith("{'translation_text': ''}]")
 
+    monkeypatch.chdir(checkout)
     see = next(block for block in blocks("bash") if "--figure" in block)
-    run("\n".join(line for line in see.splitlines() if "runs/tiny" in line or "--load" in line), checkout)
+    for line in see.strip().splitlines():
+        script, *arguments = shlex.split(line, comments=True)[1:]
+        assert run_script(Path(script).name, *arguments) == 0
     (checkout / "trace.html").unlink()
     run("python -", checkout, stdin=next(block for block in blocks("python") if "hf_attention.trace" in block))
     assert all((checkout / name).exists() for name in ("arcs.svg", "trace.html", "attention.svg", "run.safetensors"))
+
+
+@pytest.mark.slow
+def test_make_demo_ends_with_a_page(checkout):
+    said = run(f"python training/demo.py {SHORT}", checkout)
+    page = checkout / "runs" / "demo" / "trace.html"
+    assert f"open {page} in a browser" in said and page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_train_on_your_own_corpus(checkout, tmp_path):

@@ -50,9 +50,8 @@ def main() -> None:
     out = arguments.out or Path(f"{arguments.figure}.svg" if arguments.figure else "trace.html")
     endings = (".svg", ".png") if arguments.figure else (".html",)
     if out.suffix.lower() not in endings:
-        parser.error(
-            f"--out is {str(out)!r}, wanted a name in {' or '.join(endings)}, or --figure with an .svg or .png"
-        )
+        alone = "" if arguments.figure else " (an .svg or .png needs --figure)"
+        parser.error(f"--out is {str(out)!r}, wanted a name in {' or '.join(endings)}{alone}")
     check_output_file(out)
     check_output_file(arguments.save)
 
