@@ -7,10 +7,11 @@ import shutil
 
 import pytest
 import torch
+from conftest import build_model
 from test_page import HOSTILE, PLACES
 from traced import odd_trace, toy_trace
 
-from hf_attention import Trace
+from hf_attention import Trace, trace
 from hf_attention.figures import attention, canvas, page
 
 
@@ -75,9 +76,21 @@ def traces():
 @pytest.fixture(scope="module")
 def files(traces, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    for name, trace in traces.items():
-        trace.to_html(folder / f"{name}.html")
+    for name, each in traces.items():
+        each.to_html(folder / f"{name}.html")
     return {name: folder / f"{name}.html" for name in traces}
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """Most of its matrices are heat maps, those of queries and keys pooled ones."""
+    model = build_model(vocab_size=30, num_layers=2, d_model=64, d_k=80, d_v=32)
+    words = torch.randint(3, 30, (4, 20), generator=torch.Generator().manual_seed(0)).tolist()
+    sources, targets = [[*words[0], 2], [*words[1][:15], 2]], [[*words[2][:16], 2], [*words[3][:17], 2]]
+    wide = trace(model, None, sources, targets, num_beams=1, max_new_tokens=5)
+    file = tmp_path_factory.mktemp("wide") / "wide.html"
+    wide.to_html(file)
+    return wide, file
 
 
 @pytest.fixture(scope="module", params=["toy", "odd"])
@@ -230,6 +243,47 @@ def test_a_box_opens_by_keyboard_and_gives_the_focus_back(visit):
     assert visit.page.evaluate("document.activeElement.dataset.open") == box.get_attribute("data-open")
 
 
+AS_DRAWN = """selector => {
+    const svg = document.querySelector(selector), all = (what) => [...svg.querySelectorAll(what)];
+    return {
+        title: svg.querySelector("title").textContent, label: svg.getAttribute("aria-label"),
+        description: svg.querySelector("desc").textContent,
+        texts: all("text").map(text => text.textContent),
+        cells: all(".cell").map(cell => [cell.getAttribute("fill"), Number(cell.dataset.value)]),
+        ink: all(".number").map(text => text.getAttribute("fill")),
+        hatched: all(".hidden").length,
+        heat: all("[data-level]").map(path => [path.dataset.level, path.getAttribute("d")]),
+        arcs: all(".arc").map(arc => [arc.getAttribute("d"), {...arc.dataset}]),
+        strokes: all(".arc").flatMap(arc =>
+            ["stroke-opacity", "stroke-width"].map(name => Number(arc.getAttribute(name)))),
+    };
+}"""
+
+
+@pytest.mark.parametrize("kind", page.KINDS)
+def test_what_the_page_makes_of_another_choice_is_what_python_draws(browser, wide, kind):
+    trace, file = wide
+    visit = Visit(browser, file)
+    visit.choose(kind=kind, layer=1, head=1, sentence=1, translation_layer=0)
+    path = kind.replace(".", ".layers.1.")
+    pictures = {
+        "#attention-figure": trace.figure(path, sentence=1, head=1),
+        "#matrices-figure": trace.figure(f"{path}.matrices", sentence=1),
+        "#arcs-figure": trace.figure(f"{path}.arcs", sentence=1),
+        "#multi_head-figure": trace.figure(f"{path}.multi_head"),
+        "#looked-figure": trace.figure("search.1.arcs", layer=0),
+    }
+    for place, picture in pictures.items():
+        found = visit.page.evaluate(AS_DRAWN, f"{place} .figure:not([hidden]) svg")
+        visit.page.evaluate("svg => document.body.insertAdjacentHTML('beforeend', svg)", picture.svg(standalone=False))
+        wanted = visit.page.evaluate(AS_DRAWN, "body > svg:last-child")
+        visit.page.evaluate("document.body.lastElementChild.remove()")
+        for part, value in wanted.items():
+            assert found[part] == (pytest.approx(value, abs=0.1) if part == "strokes" else value), (place, part)
+    assert visit.wrong == []
+    visit.page.close()
+
+
 @pytest.mark.parametrize("key", ["products", "scores", "weights", "heads"])
 def test_a_cell_lights_up_what_it_came_from(visit, key):
     visit.choose(kind="decoder.cross_attn", layer=0, head=1, sentence=0)
@@ -299,11 +353,11 @@ def test_python_and_the_page_write_and_tint_numbers_alike(visit):
     numbers += [0.0, -0.0, -0.0004, 0.0005, 99.9996, 9999.96, math.inf, -math.inf, math.nan, -3.4e38]
     numbers = torch.tensor(numbers).tolist()  # as the page has them, in float32
     given = [str(each).replace("inf", "Infinity").replace("nan", "NaN") for each in numbers]
-    found = visit.page.evaluate("all => all.map(each => hfAttention.number(Number(each)))", given)
+    found = visit.page.evaluate("all => all.map(each => number(Number(each)))", given)
     assert found == [canvas.number(each) for each in numbers]
     levels = [i / 510 for i in range(-10, 521)] + [math.nan]
     given = [str(each).replace("nan", "NaN") for each in levels]
-    assert visit.page.evaluate("all => all.map(each => hfAttention.shade(Number(each)))", given) == [
+    assert visit.page.evaluate("all => all.map(each => shade(Number(each)))", given) == [
         list(canvas.shade(each)) for each in levels
     ]
 

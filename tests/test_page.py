@@ -148,7 +148,7 @@ def test_sections_and_figures_are_all_there(elements):
 
 
 PLACES = ["architecture", "multi_head", "attention", "matrices", "arcs", "encoder.inputs", "decoder.inputs", "shift",
-          "loss", "steps", "tree"]  # fmt: skip
+          "loss", "steps", "tree", "looked"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ..tracing.trace import AXES, Trace
-from . import attention, canvas, draw, heads, names, parameters, questions
+from . import attention, canvas, draw, heads, parameters, questions
 from .values import packed
 
 
-HERE = Path(__file__).parent
+WEB = Path(__file__).parent / "web"
+SCRIPTS = ("numbers.js", "figures.js", "inside.js", "page.js")  # one after the other
 KINDS = {  # as the paper's §3.2.3 lists them, in the order of Figure 1
     "encoder.self_attn": "encoder self-attention",
     "decoder.self_attn": "decoder self-attention, masked",
@@ -32,7 +33,6 @@ KINDS = {  # as the paper's §3.2.3 lists them, in the order of Figure 1
 class Drawing:
     """A figure on the page. `choices`: what it is drawn for; `path`: the module whose numbers the script puts in."""
 
-    name: str
     svg: Markup
     choices: dict[str, Any]
     path: str | None = None
@@ -52,15 +52,15 @@ class Drawing:
 
 def render(trace: Trace) -> str:
     """The whole document."""
-    script = _read("page.js")
+    script = "".join(map(_read, SCRIPTS))
     environment = Environment(
-        loader=FileSystemLoader(HERE),
+        loader=FileSystemLoader(WEB),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"count": lambda value: f"{value:,}", "formula": _formula}
+    environment.filters |= {"count": lambda value: f"{value:,}", "formula": _formula, "number": canvas.number}
     return environment.get_template("page.html.j2").render(
         trace=trace,
         info=trace.info,
@@ -94,7 +94,7 @@ def _formula(text: str) -> Markup:
 
 
 def _read(name: str) -> str:
-    return (HERE / name).read_text(encoding="utf-8")
+    return (WEB / name).read_text(encoding="utf-8")
 
 
 def _layers(trace: Trace) -> dict[str, int]:
@@ -104,31 +104,25 @@ def _layers(trace: Trace) -> dict[str, int]:
 
 def figures(trace: Trace) -> dict[str, list[Drawing]]:
     """All drawings, by the place of the page where they stand."""
-    there = set(names(trace))
     sentences = range(len(trace.info["sentences"]))
 
-    def drawings(name: str, sentence: int | None = None, path: str | None = None, **choices: Any) -> list[Drawing]:
-        if name not in there:
-            return []
-        options = {} if sentence is None else {"sentence": sentence}
+    def drawing(name: str, options: dict[str, Any], path: str | None = None, **choices: Any) -> Drawing:
         svg = Markup(draw(trace, name, **options).svg(standalone=False))
-        return [Drawing(name, svg, {**options, **choices}, path)]
+        return Drawing(svg, {**options, **choices}, path)
 
-    found = {}
+    found: dict[str, list[Drawing]] = {}
     for name in ("architecture", "encoder.inputs", "decoder.inputs", "shift", "loss"):
-        found[name] = [each for i in sentences for each in drawings(name, i)]
-    for part in ("multi_head", "", "matrices", "arcs"):
-        found[part or "attention"] = []
-        for kind in KINDS:
-            path = "{}.layers.0.{}".format(*kind.split("."))
-            for i in [None] if part == "multi_head" else sentences:
-                name = f"{path}.{part}".rstrip(".")
-                found[part or "attention"] += drawings(name, i, path, kind=kind)
-    for part in ("steps", "tree"):
-        searches = range(len(trace.info["searches"]))
-        found[part] = [
-            Drawing(each.name, each.svg, {"sentence": i}) for i in searches for each in drawings(f"search.{i}.{part}")
+        found[name] = [drawing(name, {"sentence": i}) for i in sentences]
+    paths = {kind: kind.replace(".", ".layers.0.") for kind in KINDS}
+    found["multi_head"] = [drawing(f"{path}.multi_head", {}, path, kind=kind) for kind, path in paths.items()]
+    for place, ending in (("attention", ""), ("matrices", ".matrices"), ("arcs", ".arcs")):
+        found[place] = [
+            drawing(path + ending, {"sentence": i}, path, kind=kind) for kind, path in paths.items() for i in sentences
         ]
+    searches = range(len(trace.info["searches"]))
+    for place, part in (("steps", "steps"), ("tree", "tree"), ("looked", "arcs")):
+        path = "search.{}" if part == "arcs" else None
+        found[place] = [drawing(f"search.{i}.{part}", {}, path and path.format(i), sentence=i) for i in searches]
     return found
 
 
@@ -156,7 +150,7 @@ def _index(trace: Trace) -> dict[str, Any]:
         "made_from": attention.MADE_FROM,
         "transposed": attention.TRANSPOSED,
         "dark": canvas.DARK,
-        "ink": canvas.INK,
+        "white_from": canvas.WHITE_FROM,
         "levels": canvas.HEAT_LEVELS,
         "least": heads.LEAST,
         "corner": [canvas.CORNER_ROWS, canvas.CORNER_COLUMNS],

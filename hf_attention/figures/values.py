@@ -63,8 +63,8 @@ def _matrices(axes: Sequence[str], value: torch.Tensor) -> tuple[torch.Tensor, l
 
 
 def _is_added_up(axes: Sequence[str], shape: Sequence[int], size: int) -> bool:
-    """Whether Figure 2 needs the numbers behind a heat map: of one sentence and head, each with a square of its own."""
-    of_heads = axes[0] == "B" and axes[1] in ("H", "1") and shape[0] <= HEAT_ROWS and shape[1] <= HEAT_COLUMNS
+    """Whether the page needs the numbers behind a heat map of one head, each with a square of its own."""
+    of_heads = axes[-3:-2] in (("H",), ("1",)) and shape[0] <= HEAT_ROWS and shape[1] <= HEAT_COLUMNS
     return of_heads and (size <= KEPT or POSITIONS.issuperset(axes[-2:]))
 
 
