@@ -1,5 +1,6 @@
 """Traces of tiny models for the tests of figures and page: the toy, and one in which no two sizes are the same."""
 
+import torch
 from conftest import build_model
 
 from hf_attention import Trace, trace
@@ -18,6 +19,17 @@ def toy_model():
 def odd_model():
     """d_k ≠ d_v, 3 heads, learned positions; with sentences of different length and a batch of 1."""
     return build_model(num_layers=1, **ODD)
+
+
+def base_model():
+    """A layer of the base model, with its 37,000 words."""
+    return build_model(vocab_size=37000, num_layers=1, d_model=512, d_ff=2048, num_heads=8)
+
+
+def base_ids() -> tuple[list[list[int]], list[list[int]]]:
+    """Sources and targets of 20 tokens and fewer."""
+    words = torch.randint(3, 37000, (4, 19), generator=torch.Generator().manual_seed(0)).tolist()
+    return [[*words[0], 2], [*words[1][5:], 2]], [[*words[2], 2], [*words[3][3:], 2]]
 
 
 def toy_trace(**options) -> Trace:

@@ -138,7 +138,7 @@ def _token(
     canvas: Canvas, x: float, y: float, word: str, token: int, width: float, mark: str, marks_below: bool = False
 ) -> None:
     line, faint = ("", "") if mark in TINTS else ("dashed", "faint")
-    canvas.rectangle(x + 4, y, width - 8, HEIGHT, TINTS.get(mark, "plain"), line=line)
+    canvas.rectangle(x + 4, y, width - 8, HEIGHT, TINTS.get(mark, "plain"), line=line, token=token)
     middle = x + width / 2
     if token == IGNORED:
         canvas.text(middle, y + 25, word, anchor="middle", kind=faint)
