@@ -12,7 +12,7 @@ from test_page import HOSTILE, PLACES
 from traced import odd_trace, toy_trace
 
 from hf_attention import Trace, trace
-from hf_attention.figures import attention, canvas, page
+from hf_attention.figures import attention, canvas, page, values
 
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install -e '.[dev]'")
@@ -355,6 +355,8 @@ def test_python_and_the_page_write_and_tint_numbers_alike(visit):
     given = [str(each).replace("inf", "Infinity").replace("nan", "NaN") for each in numbers]
     found = visit.page.evaluate("all => all.map(each => number(Number(each)))", given)
     assert found == [canvas.number(each) for each in numbers]
+    found = visit.page.evaluate("all => all.map(each => fine(Number(each)))", given)
+    assert found == [values.fine(each) for each in numbers]
     levels = [i / 510 for i in range(-10, 521)] + [math.nan]
     given = [str(each).replace("nan", "NaN") for each in levels]
     assert visit.page.evaluate("all => all.map(each => shade(Number(each)))", given) == [

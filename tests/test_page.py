@@ -17,6 +17,8 @@ from traced import (
     ODD_TARGETS,
     SOURCES,
     TARGETS,
+    base_ids,
+    base_model,
     odd_model,
     odd_trace,
     toy_model,
@@ -39,7 +41,7 @@ HOSTILE = [
 
 
 class Elements(HTMLParser):
-    """Every element of a document with its attributes, and the text of scripts."""
+    """Elements of a document with their attributes, its words, and the text of scripts; also of drawings not yet shown."""
 
     def __init__(self, document: str):
         super().__init__(convert_charrefs=True)
@@ -47,16 +49,24 @@ class Elements(HTMLParser):
         self.scripts: dict[str, str] = {}
         self.words: list[str] = []
         self._script: str | None = None
+        self._drawings: list[str] = []
         self.feed(document)
+        for drawing in map(Elements, self._drawings):
+            self.found += drawing.found
+            self.words += drawing.words
 
     def handle_starttag(self, tag, attributes):
         self.found.append((tag, dict(attributes)))
-        self._script = dict(attributes).get("id", "") if tag == "script" else None
-        if self._script is not None:
+        if tag == "script":
+            self._script = (
+                "drawing" if dict(attributes).get("type") == "image/svg+xml" else dict(attributes).get("id", "")
+            )
             self.scripts[self._script] = ""
 
     def handle_endtag(self, tag):
-        self._script = None if tag == "script" else self._script
+        if tag == "script":
+            self._drawings += [self.scripts[self._script]] * (self._script == "drawing")
+            self._script = None
 
     def handle_data(self, data):
         if self._script is None:
@@ -98,6 +108,14 @@ def test_it_is_one_small_document_made_from_the_saved_trace_alone(toy, toy_page,
     Trace.load(tmp_path / "run.safetensors").to_html(tmp_path / "run.html")
     assert (tmp_path / "run.html").read_text(encoding="utf-8") == toy_page
     assert len(toy_page.encode()) < 2_000_000
+
+
+@pytest.mark.slow
+def test_the_page_of_a_base_model_can_be_sent():
+    sources, targets = base_ids()
+    base = trace(base_model(num_layers=6), None, sources, targets, num_beams=4, max_new_tokens=24)
+    assert (base.sizes["S"], base.sizes["T"], base.sizes["W"]) == (20, 20, 37_000)
+    assert len(page.render(base).encode()) < 20_000_000
 
 
 def test_nothing_in_it_asks_the_network(elements, toy_page):

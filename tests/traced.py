@@ -21,9 +21,9 @@ def odd_model():
     return build_model(num_layers=1, **ODD)
 
 
-def base_model():
-    """A layer of the base model, with its 37,000 words."""
-    return build_model(vocab_size=37000, num_layers=1, d_model=512, d_ff=2048, num_heads=8)
+def base_model(num_layers: int = 1):
+    """A layer of the base model, or more, with its 37,000 words."""
+    return build_model(vocab_size=37000, num_layers=num_layers, d_model=512, d_ff=2048, num_heads=8)
 
 
 def base_ids() -> tuple[list[list[int]], list[list[int]]]:

@@ -8,7 +8,7 @@ import math
 import re
 import unicodedata
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,9 +96,12 @@ def shorten(text: str, width: float, size: float = FONT) -> str:
     """`text`, or as much of its beginning as fits into `width`, and an ellipsis."""
     if text_width(text, size) <= width:
         return text
-    while text and text_width(text + "…", size) > width:
-        text = text[:-1]
-    return text + "…"
+    room = width - text_width("…", size)
+    for kept, letter in enumerate(text):
+        room -= text_width(letter, size)
+        if room < 0:
+            return text[:kept] + "…"
+    return text
 
 
 def shade(level: float) -> tuple[str, str]:
@@ -519,13 +522,13 @@ def in_numbers(shape: Sequence[int], numbers: int = NUMBERS) -> bool:
     return shape[0] * shape[1] <= numbers and shape[1] <= COLUMNS
 
 
-def summary(values: torch.Tensor) -> str:
+def summary(values: torch.Tensor, write: Callable[[float], str] = number) -> str:
     """`min, max, mean, std` of what is no −∞."""
     finite = values.double()[values > MINUS_INFINITY]
     if not len(finite):
         return "all −∞"
     parts = {"min": finite.min(), "max": finite.max(), "mean": finite.mean(), "std": finite.std(correction=0)}
-    return " · ".join(f"{name} {number(float(value))}" for name, value in parts.items())
+    return " · ".join(f"{name} {write(float(value))}" for name, value in parts.items())
 
 
 def extremes(values: torch.Tensor) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 
 from ..tracing.trace import AXES, Trace
 from . import attention, canvas, draw, heads, parameters, questions
-from .values import packed
+from .values import fine, packed
 
 
 WEB = Path(__file__).parent / "web"
@@ -164,5 +164,5 @@ def _values(trace: Trace) -> dict[str, dict[str, Any]]:
         limits = (0.0, 1.0) if symbol == "weights" else None
         found[f"value:{tensor.name}"] = packed(tensor, tensor.value, symbol in attention.TRANSPOSED, limits)
         if tensor.gradient is not None:
-            found[f"gradient:{tensor.name}"] = packed(tensor, tensor.gradient)
+            found[f"gradient:{tensor.name}"] = packed(tensor, tensor.gradient, write=fine)
     return found

@@ -6,7 +6,7 @@ Whatever is drawn in numbers is there to the last bit. Of larger matrices there 
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from .canvas import (
     extremes,
     heat_levels,
     in_numbers,
+    number,
     summary,
 )
 from .layout import _readable as readable
@@ -35,8 +36,10 @@ def packed(
     value: torch.Tensor,
     turned: bool = False,
     limits: tuple[float, float] | None = None,
+    write: Callable[[float], str] = number,
 ) -> dict[str, Any]:
-    """What the page holds of `value`, the tensor's own or its gradient. `limits`: drawn white and dark, as in figures.
+    """What the page holds of `value`, the tensor's own or its gradient. `limits`: drawn white and dark, as in figures;
+    `write`: how numbers of a summary are.
 
     `matrix`: [rows, columns] of each. `type`: bool, int, f32 or f64. `values`: all of them in one row, whole numbers
     as a list, others as base64 of little-endian floats; missing where there are too many. `heats`: one for
@@ -49,9 +52,9 @@ def packed(
     if small or _is_added_up(tensor.axes, shape, value[:1].numel()):
         found["values"] = _exact(value)
     if not small:
-        found["heats"] = [_heat(matrix, limits) for matrix in matrices]
+        found["heats"] = [_heat(matrix, limits, write) for matrix in matrices]
     if turned and not in_numbers(shape[::-1]):
-        found["turned"] = [_heat(matrix.T, limits) for matrix in matrices]
+        found["turned"] = [_heat(matrix.T, limits, write) for matrix in matrices]
     return found
 
 
@@ -82,7 +85,7 @@ def _exact(value: torch.Tensor) -> str | list[int]:
     return base64.b64encode(numbers.astype(f"<f{int(kind[1:]) // 8}").tobytes()).decode()
 
 
-def _heat(values: torch.Tensor, limits: tuple[float, float] | None) -> dict[str, Any]:
+def _heat(values: torch.Tensor, limits: tuple[float, float] | None, write: Callable[[float], str]) -> dict[str, Any]:
     low, high = limits or extremes(values)
     levels = heat_levels(values, low, high)
     return {
@@ -90,9 +93,14 @@ def _heat(values: torch.Tensor, limits: tuple[float, float] | None) -> dict[str,
         "size": list(levels.shape),
         "low": _for_json(low),
         "high": _for_json(high),
-        "summary": summary(values),
+        "summary": summary(values, write),
         "corner": _exact(values[:CORNER_ROWS, :CORNER_COLUMNS]),
     }
+
+
+def fine(value: float) -> str:
+    """As `number`, but with a power of ten where three decimals would say nothing, as of gradients."""
+    return f"{value:.1e}".replace("-", "−") if 0 < abs(value) < 0.01 else number(value)
 
 
 def _for_json(value: float) -> float | str:

@@ -18,6 +18,8 @@ function show() {
     const { sentence = state.sentence, kind = state.kind, path } = figure.dataset;
     figure.hidden = Number(sentence) !== state.sentence || kind !== state.kind;
     if (figure.hidden) continue;
+    const unread = figure.querySelector("script"); // a figure is read when it is first shown
+    if (unread) figure.innerHTML = unread.textContent;
     if (path) fill(figure);
     if (!figure.closest("#figure-1")) figure.scrollLeft ||= (figure.scrollWidth - figure.clientWidth) / 2;
   }
@@ -27,6 +29,7 @@ function fill(figure) {
   const { kind } = figure.dataset, path = kind ? pathOf(kind) : figure.dataset.path, svg = figure.querySelector("svg");
   figure.dataset.path = path;
   for (const grid of all("[data-grid]", figure)) {
+    if (figure.closest(".recompute")) makeReachable(grid, svg);
     const key = grid.dataset.grid, { many, first } = outline(tensors.get(`${path}.${key}`), state.sentence);
     const head = Number(grid.closest("[data-head]")?.dataset.head ?? state.head);
     put(grid, matrix(`value:${path}.${key}`, first + Math.min(head, many - 1), index.transposed.includes(key)));
@@ -38,6 +41,14 @@ function fill(figure) {
   }
   if (kind) for (const box of all("[data-open]", figure)) box.dataset.open = path;
   rename(figure, svg, path, kind);
+}
+
+function makeReachable(grid, svg) {
+  const title = grid.querySelector(".bold")?.textContent ?? grid.dataset.grid;
+  grid.setAttribute("tabindex", "0");
+  grid.setAttribute("role", "group");
+  grid.setAttribute("aria-label", `${title}: a matrix; arrow keys go from cell to cell`);
+  svg.setAttribute("role", "group"); // no mere picture any more
 }
 
 // Layer and head in the words around the numbers; not in tokens, which may be any words.

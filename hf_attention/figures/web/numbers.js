@@ -20,8 +20,8 @@ function fixed(size, digits) {
 function scientific(size) {
   let [digits, power] = size.toExponential(1).split("e");
   const tenths = size / 10 ** power * 10;
-  if (tenths % 1 === 0.5) digits = (even(tenths) / 10).toFixed(1);
-  return `${digits}e${power[0]}${power.slice(1).padStart(2, "0")}`;
+  if (power >= 0 && tenths % 1 === 0.5) digits = (even(tenths) / 10).toFixed(1); // no smaller number is a tie
+  return `${digits}e${power[0].replace("-", "−")}${power.slice(1).padStart(2, "0")}`;
 }
 
 function number(value, type = "f32") {

@@ -52,12 +52,4 @@ document.addEventListener("focusin", ({ target }) => {
   if (target.matches("[data-grid][tabindex]:focus-visible")) light(target, ...(target.cursor ?? [0, 0]));
 });
 
-for (const grid of all("#attention-figure [data-grid]")) {
-  const title = grid.querySelector(".bold")?.textContent ?? grid.dataset.grid;
-  grid.setAttribute("tabindex", "0");
-  grid.setAttribute("role", "group");
-  grid.setAttribute("aria-label", `${title}: a matrix; arrow keys go from cell to cell`);
-  grid.closest("svg").setAttribute("role", "group"); // no mere picture any more
-}
-
 show();
