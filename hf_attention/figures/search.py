@@ -139,7 +139,8 @@ class TimeLine:
             kind = "" if alive else "faint"
             canvas.text(x + 6, y + 13, shorten(self.translation.word(option["token"]), 60, 12), size=12, kind=kind)
             canvas.text(x + 100, y + 13, number(option["probability"]), 10, "end", f"number {kind}".strip())
-            canvas.text(x + CELL - 5, y + 13, mark, size=9.5, anchor="end", kind=kind)
+            if mark:
+                canvas.text(x + CELL - 5, y + 13, mark, size=9.5, anchor="end")
         self.lines.add(line)
 
     def _legend(self, y: float) -> None:

@@ -52,9 +52,9 @@ class Translation:
         return fate == "cut off" or (at_limit and hypothesis["token"] not in {*ended, self._end})
 
     def finished(self) -> list[dict[str, Any]]:
-        """Those that have ended, the best first."""
+        """Those that have ended, the best first; then those that were cut off, as a search takes them only in need."""
         found = [each for each in self.hypotheses if each["fate"] in ("winner", "finished", "cut off")]
-        return sorted(found, key=lambda each: (each["fate"] != "winner", -each["score"]))
+        return sorted(found, key=lambda each: (each["fate"] != "winner", each["fate"] == "cut off", -each["score"]))
 
     @property
     def hidden_steps(self) -> int:
