@@ -71,8 +71,8 @@ def scaled_dot_product(trace: Trace, path: str, sentence: int = 0, head: int = 0
         "Figure 2, left: softmax(QKᵀ/√d_k + mask) V in the numbers of one head. "
         f"Q has a row for each of: {' '.join(labels[at])}. K and V for each of: {' '.join(labels[memory_at])}.",
     )
-    queries, keys = part("q_heads", "Q_i = x W_i^Q"), part("k_heads", f"K_iᵀ = ({source} W_i^K)ᵀ")
-    values, result = part("v_heads", f"V_i = {source} W_i^V"), part("heads", "head_i = weights · V_i")
+    queries, keys = part("q_heads", "Q_i = x W_i^Q + b_i^Q"), part("k_heads", f"K_iᵀ = ({source} W_i^K + b_i^K)ᵀ")
+    values, result = part("v_heads", f"V_i = {source} W_i^V + b_i^V"), part("heads", "head_i = weights · V_i")
     masks = [part(symbol, title(symbol)) for symbol in _masks(trace, path)]
     squares = [part(symbol, title(symbol)) for symbol in ("products", "scores", "masked_scores", "weights")]
     products, scores, masked, weights = squares

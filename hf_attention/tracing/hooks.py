@@ -146,9 +146,9 @@ class Recorder:
 
         yield attention.register_forward_pre_hook(before, with_kwargs=True)
         source = "memory" if memory_at != at or path.endswith("cross_attn") else "x"
-        yield attention.q_proj.register_forward_hook(projection("q", f"B {at} H·K", "Q = x W^Q"))
-        yield attention.k_proj.register_forward_hook(projection("k", f"B {memory_at} H·K", f"K = {source} W^K"))
-        yield attention.v_proj.register_forward_hook(projection("v", f"B {memory_at} H·V", f"V = {source} W^V"))
+        yield attention.q_proj.register_forward_hook(projection("q", f"B {at} H·K", "Q = x W^Q + b^Q"))
+        yield attention.k_proj.register_forward_hook(projection("k", f"B {memory_at} H·K", f"K = {source} W^K + b^K"))
+        yield attention.v_proj.register_forward_hook(projection("v", f"B {memory_at} H·V", f"V = {source} W^V + b^V"))
         yield attention.out_proj.register_forward_pre_hook(concat)
         yield attention.out_proj.register_forward_hook(projection("output", f"B {at} D", "MultiHead(Q, K, V)"))
 
