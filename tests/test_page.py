@@ -41,7 +41,7 @@ HOSTILE = [
 
 
 class Elements(HTMLParser):
-    """Elements of a document with their attributes, its words, and the text of scripts; also of drawings not yet shown."""
+    """Elements of a document and their attributes, its words, the text of scripts; drawings not yet shown as well."""
 
     def __init__(self, document: str):
         super().__init__(convert_charrefs=True)

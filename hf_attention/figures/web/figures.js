@@ -21,7 +21,7 @@ function show() {
     const unread = figure.querySelector("script"); // a figure is read when it is first shown
     if (unread) figure.innerHTML = unread.textContent;
     if (path) fill(figure);
-    if (!figure.closest("#figure-1")) figure.scrollLeft ||= (figure.scrollWidth - figure.clientWidth) / 2;
+    if (figure.closest("#multi_head-figure, #attention-figure, #inputs")) figure.scrollLeft ||= (figure.scrollWidth - figure.clientWidth) / 2;
   }
 }
 
