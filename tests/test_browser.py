@@ -284,6 +284,22 @@ def test_what_the_page_makes_of_another_choice_is_what_python_draws(browser, wid
     visit.page.close()
 
 
+def test_of_a_long_sentence_no_lines_of_another_layer_are_shown(browser, tmp_path):
+    words = torch.randint(3, 30, (1, 45), generator=torch.Generator().manual_seed(0)).tolist()
+    long = trace(build_model(vocab_size=30, num_layers=2), None, words, [[3, 4, 2]], search=False)
+    long.to_html(tmp_path / "long.html")
+    visit = Visit(browser, tmp_path / "long.html")
+    picture = visit.page.locator("#arcs-figure .figure:not([hidden]) svg")
+    lines = picture.locator(".arc[data-query]").count()
+    assert picture.is_visible() and lines > 45
+    visit.choose(layer=1)
+    assert not picture.is_visible()
+    visit.choose(layer=0)
+    assert picture.is_visible() and picture.locator(".arc[data-query]").count() == lines
+    assert visit.wrong == []
+    visit.page.close()
+
+
 @pytest.mark.parametrize("key", ["products", "scores", "weights", "heads"])
 def test_a_cell_lights_up_what_it_came_from(visit, key):
     visit.choose(kind="decoder.cross_attn", layer=0, head=1, sentence=0)

@@ -35,6 +35,7 @@ function fill(figure) {
     put(grid, matrix(`value:${path}.${key}`, first + Math.min(head, many - 1), index.transposed.includes(key)));
   }
   const strongest = all("[data-lines]", figure).map((group) => drawLines(group, path, kind));
+  figure.toggleAttribute("data-missing", all("[data-lines]", figure).some((group) => group.style.display));
   if (strongest.length) {
     const words = svg.querySelector("desc"), told = `The strongest: ${strongest.join(", ")}.`;
     words.textContent = words.textContent.replace(/The strongest: .*/s, () => told);
@@ -101,7 +102,9 @@ function drawLines(group, path, kind) {
   const name = kind ? `${path}.weights` : `${path}.cross_attention`, tensor = tensors.get(name);
   const { first } = outline(tensor, state.sentence), above = kind ? 0 : state.translation_layer * index.sizes.H;
   const shown = matrix(`value:${name}`, first + above + head);
-  if (!shown.whole) return `not to be told for head ${head}, this sentence being too long`;
+  const asDrawn = kind ? state.layer === 0 : state.translation_layer === index.layers["decoder.cross_attn"] - 1;
+  group.style.display = shown.whole || asDrawn ? "" : "none"; // of a long sentence the page has no other lines
+  if (!shown.whole) return `head ${head}, of too many weights`;
   const lines = range(queries).flatMap((query) => range(keys).map((key) => [shown.at(query, key), query, key]));
   lines.sort((one, other) => one[0] - other[0]);
   const enough = lines.filter(([weight]) => weight >= index.least);
