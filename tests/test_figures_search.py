@@ -192,8 +192,13 @@ def test_the_rules_of_the_search_are_said(run):
         written = " ".join(texts(read(draw(made, f"search.0.{name}"))))
         assert f"at most {search['limit']}" in written
         assert ("k = 4" in written) == (search["beams"] == 4)
-        formula = {"paper": f"log P / ((5 + length) / 6)^{search['alpha']:g}", "stock": "log P / length^0.8"}
-        assert ("score = log P" if not search["alpha"] else formula[search["search"]]) in written
+        formula = {
+            "greedy": "score = log P / ((5 + length) / 6) ",
+            "four beams": "score = log P / ((5 + length) / 6)^0.6 ",
+            "stock": "score = log P / length^0.8 ",
+            "stock greedy": "score = log P ·",
+        }
+        assert formula[run.name] in written
 
 
 def rows(drawn):

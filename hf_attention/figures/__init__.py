@@ -13,6 +13,7 @@ A figure comes from the trace alone, with every shape and number read from it; t
 | shift                            | how the decoder's input is made from the labels               |
 | loss                             | prediction beside label, and the loss of every token          |
 | search.I.steps, search.I.tree    | translation I as a time line, and as a tree of hypotheses     |
+| search.I.arcs                    | where translation I looked as it chose its tokens             |
 
 PATH is that of an attention module, such as `encoder.layers.0.self_attn`. Options are those of the drawing function.
 """

@@ -154,6 +154,7 @@ def _legend(canvas: Canvas, y: float, translation: Translation) -> None:
         ("plain", "strong", "the way to the winner", True),
         ("plain", "", "lived on", "live" in fates),
         ("softmax", "", "ended: log P / penalty = score", "finished" in fates),
+        ("tokens", "", "cut off at the limit", "cut off" in fates),
         ("plain", "thin dashed", "dropped: the best of each step, the others are counted", "dropped" in fates),
     ]
     x = 0.0

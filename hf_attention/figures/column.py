@@ -85,53 +85,58 @@ class Column:
         self.canvas.text(x, bottom - height / 2 + 20, f"N = {count}", size=12, anchor=anchor)
         self.canvas.text(x, bottom - height / 2 + 36, f"layer {layer}", size=SMALL, anchor=anchor, kind="faint")
 
-        flowing, start = f"{parts[0][1]}.input", self.y  # the first arrow begins below the stack
+        around = flowing = f"{parts[0][1]}.input"
+        start = self.y  # the first arrow begins below the stack
         self.y = bottom
-        branch = flowing, start, bottom
+        residual: list[Point] = []
         for kind, path in parts:
             if kind == "norm":
                 self.flow(flowing, APPROACHES["norm"])
-                self.residual(branch, self.y - HEIGHTS["norm"] / 2)
+                self.residual(residual, around, self.y - HEIGHTS["norm"] / 2)
                 self.box("norm", HEIGHTS["norm"], path, [("Add & Norm", ""), self.parameters(path)])
             else:
-                branch = flowing, start, self.y - BEFORE_BRANCH
-                self.approach(kind, path, flowing, start, memory)
+                around, residual = flowing, self.approach(kind, path, flowing, start, memory)
                 self.box(kind, HEIGHTS[kind], path, self.inside(kind, path))
             flowing, start = f"{path}.output", self.y
 
-    def residual(self, branch: tuple[str, float, float], end: float) -> None:
-        """Around a sub-layer, from where its input branches (the tensor, where it starts, where it turns)."""
-        flowing, start, turn = branch
+    def residual(self, beginning: list[Point], carried: str, end: float) -> None:
+        """Around a sub-layer, from where its input branches to the height `end`."""
         inner, outer = (self.x + self.outward * (self.half + way) for way in (0.0, BESIDE))
-        points = [(self.x, start), (self.x, turn), (outer, turn), (outer, end), (inner, end)]
-        self.canvas.arrow(points, round=CORNER, tensor=flowing)
+        points = [*beginning, (outer, beginning[-1][1]), (outer, end), (inner, end)]
+        self.canvas.arrow(points, round=CORNER, tensor=carried)
 
-    def approach(self, kind: str, path: str, flowing: str, start: float, memory: list[Point]) -> None:
-        """The arrows into a sub-layer: one into the feed-forward, V, K and Q into attention."""
+    def approach(self, kind: str, path: str, flowing: str, start: float, memory: list[Point]) -> list[Point]:
+        """The arrows into a sub-layer, one into the feed-forward, V, K and Q into attention; where a residual begins.
+
+        Of arrows that branch, one is drawn whole and the others from their branch on.
+        """
         branch = self.y - BEFORE_BRANCH
         fork, end = branch - FORK, self.y - APPROACHES[kind]
         left, right = self.x - APART, self.x + APART
         self.label_beside(flowing, self.y - BEFORE_BRANCH / 2 + 4)
+        beginning = [(self.x, branch + 2 * CORNER), (self.x, branch)]
+        whole = [(self.x, start), (self.x, end)]
         if kind == "feed_forward":
-            arrows = {"": [(self.x, start), (self.x, end)]}
+            arrows = {"": whole}
         elif kind == "cross":
-            along = [*memory, (memory[-1][0], fork)]
             arrows = {
-                "V": [*along, (left, fork), (left, end)],
-                "K": [*along, (self.x, fork), (self.x, end)],
+                "V": [*memory, (memory[-1][0], fork), (left, fork), (left, end)],
+                "K": [(left - CORNER, fork), (self.x, fork), (self.x, end)],
                 "Q": [(self.x, start), (self.x, branch), (right, branch), (right, end)],
             }
+            beginning = [(right - CORNER, branch)] if self.outward > 0 else beginning
         else:
             arrows = {
-                "V": [(self.x, start), (self.x, fork), (left, fork), (left, end)],
-                "K": [(self.x, start), (self.x, end)],
-                "Q": [(self.x, start), (self.x, fork), (right, fork), (right, end)],
+                "V": [(self.x, fork + FORK), (self.x, fork), (left, fork), (left, end)],
+                "K": whole,
+                "Q": [(self.x, fork + FORK), (self.x, fork), (right, fork), (right, end)],
             }
         for name, points in arrows.items():
             of_memory = kind == "cross" and name != "Q"
             self.canvas.arrow(points, round=CORNER, tensor=f"{path}.memory" if of_memory else flowing)
             self.canvas.text(points[-1][0] + 6, end + 14, name, size=LABEL)
         self.y = end
+        return beginning
 
     def inside(self, kind: str, path: str) -> list[Line]:
         if kind == "feed_forward":

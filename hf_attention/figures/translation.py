@@ -33,7 +33,7 @@ class Translation:
         if not alpha:
             return "score = log P"
         penalty = "((5 + length) / 6)" if self.record["search"] == "paper" else "length"
-        return f"score = log P / {penalty}^{alpha:g}"
+        return f"score = log P / {penalty}" + (f"^{alpha:g}" if alpha != 1 else "")
 
     @property
     def result(self) -> str:
