@@ -262,26 +262,28 @@ AS_DRAWN = """selector => {
 
 @pytest.mark.parametrize("kind", page.KINDS)
 def test_what_the_page_makes_of_another_choice_is_what_python_draws(browser, wide, kind):
-    trace, file = wide
+    run, file = wide
     visit = Visit(browser, file)
-    visit.choose(kind=kind, layer=1, head=1, sentence=1, translation_layer=0)
+    visit.choose(kind=kind, layer=1, head=1, sentence=1)
     path = kind.replace(".", ".layers.1.")
-    pictures = {
-        "#attention-figure": trace.figure(path, sentence=1, head=1),
-        "#matrices-figure": trace.figure(f"{path}.matrices", sentence=1),
-        "#arcs-figure": trace.figure(f"{path}.arcs", sentence=1),
-        "#multi_head-figure": trace.figure(f"{path}.multi_head"),
-        "#looked-figure": trace.figure("search.1.arcs", layer=0),
-    }
-    for place, picture in pictures.items():
-        found = visit.page.evaluate(AS_DRAWN, f"{place} .figure:not([hidden]) svg")
-        visit.page.evaluate("svg => document.body.insertAdjacentHTML('beforeend', svg)", picture.svg(standalone=False))
-        wanted = visit.page.evaluate(AS_DRAWN, "body > svg:last-child")
-        visit.page.evaluate("document.body.lastElementChild.remove()")
-        for part, value in wanted.items():
-            assert found[part] == (pytest.approx(value, abs=0.1) if part == "strokes" else value), (place, part)
+    same_drawing(visit, "#attention-figure", run.figure(path, sentence=1, head=1))
+    same_drawing(visit, "#matrices-figure", run.figure(f"{path}.matrices", sentence=1))
+    same_drawing(visit, "#arcs-figure", run.figure(f"{path}.arcs", sentence=1))
+    same_drawing(visit, "#multi_head-figure", run.figure(f"{path}.multi_head"))
+    for layer in (0, 1):
+        visit.choose(translation_layer=layer)
+        same_drawing(visit, "#looked-figure", run.figure("search.1.arcs", layer=layer))
     assert visit.wrong == []
     visit.page.close()
+
+
+def same_drawing(visit, place, picture):
+    found = visit.page.evaluate(AS_DRAWN, f"{place} .figure:not([hidden]) svg")
+    visit.page.evaluate("svg => document.body.insertAdjacentHTML('beforeend', svg)", picture.svg(standalone=False))
+    wanted = visit.page.evaluate(AS_DRAWN, "body > svg:last-child")
+    visit.page.evaluate("document.body.lastElementChild.remove()")
+    for part, value in wanted.items():
+        assert found[part] == (pytest.approx(value, abs=0.1) if part == "strokes" else value), (place, part)
 
 
 def test_of_a_long_sentence_no_lines_of_another_layer_are_shown(browser, tmp_path):
