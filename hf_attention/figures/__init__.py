@@ -19,6 +19,7 @@ PATH is that of an attention module, such as `encoder.layers.0.self_attn`. Optio
 """
 
 import difflib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -41,9 +42,10 @@ def draw(trace: Trace, name: str, **options: Any) -> Canvas:
             f"no figure {name!r} in this trace, wanted one of " + ", ".join(near or [*figures][:8] + ["..."])
         )
     try:
-        return figures[name](**options)
+        inspect.signature(figures[name]).bind(**options)
     except TypeError as error:
         raise ValueError(f"figure {name!r}: {error}") from error
+    return figures[name](**options)
 
 
 def _all(trace: Trace) -> dict[str, Callable[..., Canvas]]:
