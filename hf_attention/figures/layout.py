@@ -59,10 +59,10 @@ def matrix(
     values, axes = tensor.value[tuple(where)], tensor.axes[len(where) :]
     if transposed:
         values, axes = values.T, axes[::-1]
-    return Matrix(_readable(values), title, shape_text(axes, values.shape), key=key, **options)
+    return Matrix(readable(values), title, shape_text(axes, values.shape), key=key, **options)
 
 
-def _readable(values: torch.Tensor) -> torch.Tensor:
+def readable(values: torch.Tensor) -> torch.Tensor:
     """−∞ as a float32 mask has it, also from a narrower type, whose minimum could be a number of another one."""
     if not values.is_floating_point() or values.dtype == torch.float64:
         return values

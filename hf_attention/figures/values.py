@@ -23,7 +23,7 @@ from .canvas import (
     number,
     summary,
 )
-from .layout import _readable as readable
+from .layout import readable
 
 
 KEPT = 2048  # values of a sentence's queries, keys or values: up to here Figure 2 adds up what it shows as heat maps
