@@ -4,7 +4,7 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 
-from hf_attention.figures.canvas import text_width
+from hf_attention.figures.writing import text_width
 
 
 SHAPE = re.compile(r"\[([^\]=]+)\] = \[([\d, ]+)\]")

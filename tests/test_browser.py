@@ -12,7 +12,7 @@ from test_page import HOSTILE, PLACES
 from traced import odd_trace, toy_trace
 
 from hf_attention import Trace, trace
-from hf_attention.figures import attention, canvas, page, values
+from hf_attention.figures import attention, page, shading, values, writing
 
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install -e '.[dev]'")
@@ -140,14 +140,14 @@ def test_choosers_put_the_numbers_of_the_trace_in(visit):
 
 def check(cells, wanted, limits=None):
     """Every cell of a grid is there, with the value, the text and the tint that Python gives it."""
-    low, high = limits or canvas.extremes(wanted)
+    low, high = limits or shading.extremes(wanted)
     assert len(cells) == wanted.numel()
     for row, column, exact, text, fill, hidden in cells:
         value = float(wanted[row, column])
-        assert text == canvas.number(value)
-        assert fill == canvas.shade((value - low) / (high - low) if high > low else 0)[0]
+        assert text == writing.number(value)
+        assert fill == shading.shade((value - low) / (high - low) if high > low else 0)[0]
         assert exact == pytest.approx(value, rel=1e-6)
-        assert hidden == (value < canvas.MINUS_INFINITY)
+        assert hidden == (value < writing.MINUS_INFINITY)
 
 
 def test_all_heads_of_the_chosen_layer(visit):
@@ -201,19 +201,19 @@ def inside(visit, path):
     assert len(shown) == len(tensors) > 0
     for tensor, (name, shape, cells, rows, summaries) in zip(tensors, shown, strict=True):
         assert f"{path}.{name}" == tensor.name
-        assert shape.startswith(canvas.shape_text(tensor.axes, tensor.shape))
+        assert shape.startswith(writing.shape_text(tensor.axes, tensor.shape))
         value = tensor.value[sentence] if tensor.axes[:1] == ("B",) else tensor.value
         matrices = value.reshape(
             -1, *[*value.squeeze().shape, 1, 1][:2] if value.squeeze().ndim < 2 else value.shape[-2:]
         )
         written = (
             matrices
-            if canvas.in_numbers(matrices.shape[1:])
-            else matrices[:, : canvas.CORNER_ROWS, : canvas.CORNER_COLUMNS]
+            if shading.in_numbers(matrices.shape[1:])
+            else matrices[:, : shading.CORNER_ROWS, : shading.CORNER_COLUMNS]
         )
-        assert cells == [canvas.number(each) for each in written.flatten().tolist()]
+        assert cells == [writing.number(each) for each in written.flatten().tolist()]
         assert rows == written.shape[0] * written.shape[1]
-        assert summaries == ([] if written is matrices else [canvas.summary(matrix) for matrix in matrices])
+        assert summaries == ([] if written is matrices else [shading.summary(matrix) for matrix in matrices])
 
 
 def test_the_layer_and_the_gradient_of_what_is_inside(visit):
@@ -330,7 +330,7 @@ def test_a_cell_lights_up_what_it_came_from(visit, key):
     }[key]
     line = visit.page.inner_text(".recompute .sum")
     value = float(visit.trace[f"{path}.{key}"].value[0, 1, 1, 2])
-    assert line.endswith(f"= {canvas.number(value)}")
+    assert line.endswith(f"= {writing.number(value)}")
     assert worked_out(line) == pytest.approx(value, abs=0.02)
 
 
@@ -351,7 +351,7 @@ def test_cells_are_reached_by_keyboard(visit):
     visit.page.keyboard.press("ArrowDown")
     visit.page.keyboard.press("ArrowRight")
     value = float(visit.trace["encoder.layers.0.self_attn.products"].value[0, 0, 1, 1])
-    assert visit.page.inner_text(".recompute .sum").endswith(f"= {canvas.number(value)}")
+    assert visit.page.inner_text(".recompute .sum").endswith(f"= {writing.number(value)}")
 
 
 def test_answers_lead_to_the_place_that_shows_it(visit):
@@ -372,13 +372,13 @@ def test_python_and_the_page_write_and_tint_numbers_alike(visit):
     numbers = torch.tensor(numbers).tolist()  # as the page has them, in float32
     given = [str(each).replace("inf", "Infinity").replace("nan", "NaN") for each in numbers]
     found = visit.page.evaluate("all => all.map(each => number(Number(each)))", given)
-    assert found == [canvas.number(each) for each in numbers]
+    assert found == [writing.number(each) for each in numbers]
     found = visit.page.evaluate("all => all.map(each => fine(Number(each)))", given)
     assert found == [values.fine(each) for each in numbers]
     levels = [i / 510 for i in range(-10, 521)] + [math.nan]
     given = [str(each).replace("nan", "NaN") for each in levels]
     assert visit.page.evaluate("all => all.map(each => shade(Number(each)))", given) == [
-        list(canvas.shade(each)) for each in levels
+        list(shading.shade(each)) for each in levels
     ]
 
 

@@ -7,7 +7,9 @@ import pytest
 import torch
 from drawn import SVG, Drawn
 
-from hf_attention.figures.canvas import Canvas, extremes, number, shape_text, summary
+from hf_attention.figures.canvas import Canvas
+from hf_attention.figures.shading import extremes, summary
+from hf_attention.figures.writing import number, shape_text
 
 
 HOSTILE = [

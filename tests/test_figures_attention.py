@@ -173,7 +173,8 @@ def test_every_shape_of_multi_head_attention_is_one_of_the_modules(case):
         for letter in "QKVO":
             assert any(line.startswith(f"W{letter}") for line in drawn.lines)
         source = "memory" if path.endswith("cross_attn") else "x"
-        assert {f"K = {source} WK", f"V = {source} WV", "Q = x WQ", f"h = {heads}"} <= set(drawn.lines)
+        projections = {f"K = {source} WK + bK", f"V = {source} WV + bV", "Q = x WQ + bQ"}
+        assert projections | {f"h = {heads}"} <= set(drawn.lines)
         opened = [group.get("data-open") for group in drawn.root.iter(f"{SVG}g") if group.get("data-open")]
         assert opened == [path]  # the page opens the numbers of one head
 

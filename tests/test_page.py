@@ -26,7 +26,7 @@ from traced import (
 )
 
 from hf_attention import Trace, trace
-from hf_attention.figures import canvas, page, parameters, values
+from hf_attention.figures import page, parameters, shading, values, writing
 from hf_attention.tracing.trace import TracedTensor
 
 
@@ -288,9 +288,9 @@ def test_a_large_matrix_is_a_heat_map_with_summary_and_corner():
     assert "values" not in packed and len(packed["heats"]) == 2
     heat = packed["heats"][1]
     rows, columns = heat["size"]
-    assert rows <= canvas.HEAT_ROWS and columns <= canvas.HEAT_COLUMNS and len(heat["levels"]) == rows * columns
+    assert rows <= shading.HEAT_ROWS and columns <= shading.HEAT_COLUMNS and len(heat["levels"]) == rows * columns
     assert (heat["low"], heat["high"]) == (6400, 12799)
-    assert heat["levels"][0] == "0" and heat["levels"][-1] == values.LEVELS[canvas.HEAT_LEVELS - 1]
+    assert heat["levels"][0] == "0" and heat["levels"][-1] == values.LEVELS[shading.HEAT_LEVELS - 1]
     assert heat["summary"].startswith("min 6400.0 · max 1.3e+04 · mean 9599.5")
     assert struct.unpack("<12f", base64.b64decode(heat["corner"]))[:5] == (6400, 6401, 6402, 6403, 6528)
 
@@ -307,7 +307,7 @@ def test_what_is_no_number_is_still_json():
 def test_masks_of_narrow_types_are_minus_infinity_too(toy):
     value = torch.tensor([[[[0, torch.finfo(torch.float16).min]]]], dtype=torch.float16)
     packed = values.packed(TracedTensor("a.mask", ("B", "1", "T", "S"), "mask", value), value)
-    assert struct.unpack("<2f", base64.b64decode(packed["values"]))[1] < canvas.MINUS_INFINITY
+    assert struct.unpack("<2f", base64.b64decode(packed["values"]))[1] < writing.MINUS_INFINITY
 
 
 # What it says

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from functools import partial
 
 from ..tracing.trace import AXES, Trace
-from .canvas import Canvas, number, shape_text, text_width
+from .canvas import Canvas
 from .choices import choice, chosen_sentence
 from .column import CHIP, CHIP_GAP, EDGE, GUTTER, INSIDE, LABEL, OUTSIDE, SMALL, STRAIGHT, TITLE, Column, chip_rows
+from .writing import number, shape_text, text_width
 
 
 def figures(trace: Trace) -> dict[str, Callable[..., Canvas]]:

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from ..tracing.trace import Trace
-from .canvas import FONT, HEAT_LEVELS, Box, Canvas, Point, number, shape_text, text_width
+from .canvas import Box, Canvas, Point
 from .choices import choice, chosen_sentence
 from .layout import GAP, HEIGHT, Matrix, aside, below, caption, matrix, operation, padding, put, step, tokens
+from .shading import HEAT_LEVELS
+from .writing import FONT, number, shape_text, text_width
 
 
 # What each matrix of Figure 2, left, is computed from: its cell (i, j) from row i, column j or cell (i, j) of these as

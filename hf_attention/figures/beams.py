@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from ..tracing.trace import Trace
-from .canvas import FAINT, INK, Box, Canvas, number, shorten, text_width
+from .canvas import FAINT, INK, Box, Canvas
 from .translation import Translation
+from .writing import number, shorten, text_width
 
 
 DROPPED = 1  # so many of the best that a step dropped are drawn; the others are counted

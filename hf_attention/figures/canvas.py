@@ -6,9 +6,8 @@ places as `data-` attributes, so that a page can light up rows and columns, put 
 
 import math
 import re
-import unicodedata
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,21 @@ from typing import Any
 import torch
 
 from ..text_files import replacing
+from .shading import (
+    CORNER_COLUMNS,
+    CORNER_ROWS,
+    HEAT_CELL,
+    HEAT_COLUMNS,
+    HEAT_LEVELS,
+    NUMBERS,
+    extremes,
+    heat_cell,
+    heat_levels,
+    in_numbers,
+    shade,
+    summary,
+)
+from .writing import FONT, MINUS_INFINITY, SCRIPTS, number, text_width
 
 
 Point = tuple[float, float]
@@ -35,8 +49,7 @@ KINDS = {
     "stack": "#f4f5f6",
     "dark": "#174e8c",
 }
-INK, FAINT, DARK = "#1c1f23", "#6a707a", (23, 78, 140)
-WHITE_FROM = 0.755  # of the way to DARK, white letters stand out better than black ones; both do by 4.5 to 1 there
+INK, FAINT = "#1c1f23", "#6a707a"
 STYLE = f"""
 .ha text {{ font-family: "DejaVu Sans", Verdana, sans-serif; fill: {INK}; }}
 .ha .number {{ font-family: "DejaVu Sans Mono", Menlo, Consolas, monospace; }}
@@ -55,60 +68,8 @@ STYLE = f"""
 .ha .heat .hidden {{ fill: url(#ha-hatch-small); }}
 .ha .hidden + .number {{ paint-order: stroke; stroke: #ececec; stroke-width: 4px; }}
 """
-CELL_WIDTH, CELL_HEIGHT, FONT = 50.0, 21.0, 13.0
-NUMBERS = 200  # cells; a larger matrix is drawn as a heat map
-COLUMNS = 16
-HEAT_ROWS, HEAT_COLUMNS, HEAT_LEVELS, HEAT_CELL = 40, 64, 12, 7.0
-HEAT_WIDE = 32  # up to so many rows or columns with labels, each is twice as large: a token fits beside it
-CORNER_ROWS, CORNER_COLUMNS = 3, 4
+CELL_WIDTH, CELL_HEIGHT = 50.0, 21.0
 NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # and so no SVG; bytes of a token may be
-MINUS_INFINITY = -1e30  # masks hold the dtype's minimum; whatever is lower than this is written −∞
-SCRIPTS = re.compile(r"([_^])(model|ff|\d+|[A-Za-z])(?![A-Za-z])")  # of a formula: d_model, W_i^Q
-
-
-def number(value: float) -> str:
-    """As figures print it: three decimals, fewer for large ones; integers as they are; −∞ for what a mask forbids."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return str(value).replace("-", "−")
-    if math.isnan(value):
-        return "nan"
-    if abs(value) >= -MINUS_INFINITY:
-        return "∞" if value > 0 else "−∞"
-    size = abs(value)
-    text = f"{value:.3f}" if size < 100 else f"{value:.1f}" if size < 10_000 else f"{value:.1e}"
-    return "0.000" if text == "-0.000" else text.replace("-", "−")
-
-
-def shape_text(axes: Sequence[str], shape: Sequence[int]) -> str:
-    """`[B, S, D] = [2, 3, 8]`: letters first, then the numbers of this run."""
-    return f"[{', '.join(axes)}] = [{', '.join(map(str, shape))}]"
-
-
-def text_width(text: str, size: float = FONT, kind: str = "") -> float:
-    """An estimate, on the wide side, as an SVG is written without a font at hand; `kind` as of `Canvas.text`."""
-    letters = len(text) * 0.61 if "number" in kind else sum(_advance(letter) for letter in text)
-    return size * letters * (1.12 if "bold" in kind else 1)
-
-
-def shorten(text: str, width: float, size: float = FONT) -> str:
-    """`text`, or as much of its beginning as fits into `width`, and an ellipsis."""
-    if text_width(text, size) <= width:
-        return text
-    room = width - text_width("…", size)
-    for kept, letter in enumerate(text):
-        room -= text_width(letter, size)
-        if room < 0:
-            return text[:kept] + "…"
-    return text
-
-
-def shade(level: float) -> tuple[str, str]:
-    """Fill and ink of a cell at `level` from 0 (white) to 1 (dark); one hue, so that grey shows the same order."""
-    level = 0.0 if math.isnan(level) else min(max(level, 0.0), 1.0)
-    fill = "#" + "".join(f"{round(255 + (dark - 255) * level):02x}" for dark in DARK)
-    return fill, "#ffffff" if level > WHITE_FROM else "#000000"
 
 
 @dataclass(frozen=True)
@@ -492,58 +453,6 @@ DEFINITIONS = (
     '<pattern id="ha-hatch-small" width="6" height="6" patternUnits="userSpaceOnUse" '
     f'patternTransform="scale({1 / HEAT_CELL:.3f}) rotate(45)">{HATCH}</defs>'
 )
-
-
-def pool(values: torch.Tensor) -> torch.Tensor:
-    """[rows, columns] as the means of at most HEAT_ROWS x HEAT_COLUMNS blocks; −∞ doesn't count, nan where all is."""
-    size = min(values.shape[0], HEAT_ROWS), min(values.shape[1], HEAT_COLUMNS)
-    values = values.double()
-    known = values.gt(MINUS_INFINITY)
-    parts = torch.stack((values.masked_fill(~known, 0), known.double()))
-    total, share = torch.nn.functional.adaptive_avg_pool2d(parts, size)
-    return total / share  # 0 / 0 where nothing is known
-
-
-def heat_levels(values: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    """The pooled [rows, columns] as whole numbers from 0 to HEAT_LEVELS - 1; -1 where there is no number but −∞."""
-    pooled = pool(values).clamp(low, high)
-    levels = ((pooled - low) / ((high - low) or 1) * (HEAT_LEVELS - 1)).round()
-    return levels.nan_to_num(nan=-1).long()
-
-
-def heat_cell(rows: Sequence[str], columns: Sequence[str]) -> tuple[float, float]:
-    """Width and height of a heat map's cells, by the labels of its rows and columns."""
-    height, width = (HEAT_CELL * 2 if 0 < len(labels) <= HEAT_WIDE else HEAT_CELL for labels in (rows, columns))
-    return width, height
-
-
-def in_numbers(shape: Sequence[int], numbers: int = NUMBERS) -> bool:
-    """Whether a matrix of this [rows, columns] is drawn in numbers; otherwise it is a heat map."""
-    return shape[0] * shape[1] <= numbers and shape[1] <= COLUMNS
-
-
-def summary(values: torch.Tensor, write: Callable[[float], str] = number) -> str:
-    """`min, max, mean, std` of what is no −∞."""
-    finite = values.double()[values > MINUS_INFINITY]
-    if not len(finite):
-        return "all −∞"
-    parts = {"min": finite.min(), "max": finite.max(), "mean": finite.mean(), "std": finite.std(correction=0)}
-    return " · ".join(f"{name} {write(float(value))}" for name, value in parts.items())
-
-
-def extremes(values: torch.Tensor) -> tuple[float, float]:
-    """The smallest and largest value that are no −∞: white and dark."""
-    finite = values.double()[values > MINUS_INFINITY]
-    return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
-
-
-def _advance(letter: str) -> float:
-    """The width of a letter in sizes of its font, for those of figures."""
-    if unicodedata.combining(letter):
-        return 0.0
-    if unicodedata.east_asian_width(letter) in "WF" or letter in "mwMW@%…—":
-        return 1.0
-    return 0.4 if letter in "ijltfrIJ '.,:;|/!()[]·-" else 0.84 if letter in "+<=>~×−→&OQGDHN" else 0.66
 
 
 def _path(points: Sequence[Point], radius: float) -> str:

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 
 from ..tracing.trace import Trace
-from .canvas import Canvas, Point, shape_text, shorten, text_width
+from .canvas import Canvas, Point
+from .writing import shape_text, shorten, text_width
 
 
 TITLE, SMALL, LABEL = 14.0, 10.5, 11.0  # sizes of type

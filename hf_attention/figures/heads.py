@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from ..tracing.trace import Trace, TracedTensor
-from .canvas import INK, Canvas, shape_text, shorten, text_width
+from .canvas import INK, Canvas
 from .choices import choice, chosen_sentence, words
+from .writing import shape_text, shorten, text_width
 
 
 LEAST = 0.02  # a smaller weight is not drawn

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ..tracing.trace import Trace
-from .canvas import Box, Canvas, number, shape_text, text_width
+from .canvas import Box, Canvas
 from .choices import chosen_sentence
 from .layout import GAP, Matrix, aside, below, caption, matrix, padding, put, step, tokens
+from .writing import number, shape_text, text_width
 
 
 SMALL, HEIGHT, DROP = 11.0, 40.0, 64.0  # pixels: of small letters, of a token's box, between two rows of them

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from ..tracing.trace import Trace, TracedTensor
-from .canvas import Box, Canvas, shape_text, text_width
+from .canvas import Box, Canvas
+from .writing import shape_text, text_width
 
 
 GAP = 26.0  # between a matrix and an operation, so that the head of an arrow has room

@@ -6,9 +6,10 @@ from functools import partial
 import torch
 
 from ..tracing.trace import Trace
-from .canvas import Box, Canvas, number, shape_text
+from .canvas import Box, Canvas
 from .choices import chosen_sentence
 from .layout import GAP, Cell, Matrix, aside, below, caption, matrix, padding, put, step, table, tokens
+from .writing import number, shape_text
 
 
 WORDS = 12  # a vocabulary of so many is drawn whole; of a larger one, the best words

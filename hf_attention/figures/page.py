@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ..tracing.trace import AXES, Trace
-from . import attention, canvas, draw, heads, parameters, questions
+from . import attention, canvas, draw, heads, parameters, questions, shading, writing
 from .values import fine, packed
 
 
@@ -60,7 +60,7 @@ def render(trace: Trace) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"count": lambda value: f"{value:,}", "formula": _formula, "number": canvas.number}
+    environment.filters |= {"count": lambda value: f"{value:,}", "formula": _formula, "number": writing.number}
     return environment.get_template("page.html.j2").render(
         trace=trace,
         info=trace.info,
@@ -90,7 +90,7 @@ def framed(trace: Trace) -> str:
 def _formula(text: str) -> Markup:
     """`d_model` and `W^Q` with small letters below and above."""
     tags = {"_": "sub", "^": "sup"}
-    return Markup(canvas.SCRIPTS.sub(lambda found: "<{0}>{1}</{0}>".format(tags[found[1]], found[2]), escape(text)))
+    return Markup(writing.SCRIPTS.sub(lambda found: "<{0}>{1}</{0}>".format(tags[found[1]], found[2]), escape(text)))
 
 
 def _read(name: str) -> str:
@@ -128,7 +128,7 @@ def figures(trace: Trace) -> dict[str, list[Drawing]]:
 
 def _index(trace: Trace) -> dict[str, Any]:
     """What the script knows before it reads a number."""
-    words = [trace.token(token) for token in range(trace.sizes["W"])] if trace.sizes["W"] <= canvas.COLUMNS else []
+    words = [trace.token(token) for token in range(trace.sizes["W"])] if trace.sizes["W"] <= shading.COLUMNS else []
     return {
         "tensors": [
             {
@@ -149,11 +149,11 @@ def _index(trace: Trace) -> dict[str, Any]:
         "sizes": trace.sizes,
         "made_from": attention.MADE_FROM,
         "transposed": attention.TRANSPOSED,
-        "dark": canvas.DARK,
-        "white_from": canvas.WHITE_FROM,
-        "levels": canvas.HEAT_LEVELS,
+        "dark": shading.DARK,
+        "white_from": shading.WHITE_FROM,
+        "levels": shading.HEAT_LEVELS,
         "least": heads.LEAST,
-        "corner": [canvas.CORNER_ROWS, canvas.CORNER_COLUMNS],
+        "corner": [shading.CORNER_ROWS, shading.CORNER_COLUMNS],
     }
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from ..tracing.trace import Trace, TracedTensor
-from .canvas import number, shape_text
+from .writing import number, shape_text
 
 
 STEPS = 3  # of a translation, told one by one

@@ -7,8 +7,9 @@ from typing import Any
 
 from ..tracing.trace import Trace
 from .beams import tree
-from .canvas import Canvas, number, shorten, text_width
+from .canvas import Canvas
 from .translation import Translation
+from .writing import number, shorten, text_width
 
 
 ROW, SMALL = 26.0, 11.0

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..tracing.trace import Trace
-from .canvas import Canvas, number, shorten
+from .canvas import Canvas
+from .writing import number, shorten
 
 
 MOST_STEPS = 40  # of a longer search, as many first steps are drawn

@@ -12,18 +12,9 @@ from typing import Any
 import torch
 
 from ..tracing.trace import TracedTensor
-from .canvas import (
-    CORNER_COLUMNS,
-    CORNER_ROWS,
-    HEAT_COLUMNS,
-    HEAT_ROWS,
-    extremes,
-    heat_levels,
-    in_numbers,
-    number,
-    summary,
-)
 from .layout import readable
+from .shading import CORNER_COLUMNS, CORNER_ROWS, HEAT_COLUMNS, HEAT_ROWS, extremes, heat_levels, in_numbers, summary
+from .writing import number
 
 
 KEPT = 2048  # values of a sentence's queries, keys or values: up to here Figure 2 adds up what it shows as heat maps

@@ -8,7 +8,7 @@ const index = JSON.parse(byId("index").textContent);
 const tensors = new Map(index.tensors.map((tensor) => [tensor.name, tensor]));
 const MINUS_INFINITY = -1e30; // what is lower is written −∞
 
-// As canvas.py: Python rounds a tie to the even neighbour, JavaScript away from zero.
+// As writing.py: Python rounds a tie to the even neighbour, JavaScript away from zero.
 
 const even = (value) => (value % 1 === 0.5 ? 2 * Math.round(value / 2) : Math.round(value));
 
