@@ -51,6 +51,15 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
             file.write(line + "\n")
 
 
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Writes as `replacing` does. Raises ValueError if `path` cannot be written."""
+    try:
+        with replacing(path, binary=True) as file:
+            file.write(content)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
 @contextmanager
 def replacing(path: str | Path, binary: bool = False) -> Iterator[IO[Any]]:
     """A file to write, UTF-8 or `binary`, beside `path` first, then renamed, so that nobody reads half a file.

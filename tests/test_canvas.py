@@ -170,3 +170,11 @@ def test_a_png_is_the_picture_at_twice_the_size(tmp_path):
     root = Drawn(canvas).root
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
     assert (width, height) == (2 * int(root.get("width")), 2 * int(root.get("height")))
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    for name in ("fig.svg", "fig.png"):
+        path = tmp_path / "missing" / name
+        with pytest.raises(ValueError, match="cannot be written: No such file") as caught:
+            Canvas("a title").save(path)
+        assert str(path) in str(caught.value)

@@ -275,6 +275,27 @@ def test_all_that_the_loss_is_made_of_has_a_gradient_and_parameters_keep_theirs(
         assert parameter.grad is None if i % 2 == 0 else parameter.grad.eq(i).all()
 
 
+def test_inference_mode_outside_takes_no_gradient_away():
+    model, sources, targets = case("the toy")
+    plain = trace(model, None, sources, targets, backward=True, search=False)
+    with torch.inference_mode():
+        inside = trace(model, None, sources, targets, backward=True, search=False)
+    name = "encoder.embed_tokens.rows"
+    assert torch.equal(inside[name].gradient, plain[name].gradient)
+
+
+def test_a_config_that_samples_is_traced_by_search_and_says_so(caplog):
+    model, sources, targets = case("the toy")
+    model.generation_config.update(do_sample=True, num_return_sequences=3)
+    with caplog.at_level("WARNING"):
+        found = trace(model, None, sources, targets, max_new_tokens=3)
+    assert "do_sample=True: traced is the search without it" in caplog.text
+    model.generation_config.update(do_sample=False, num_return_sequences=1)
+    assert found.info["searches"] == trace(model, None, sources, targets, max_new_tokens=3).info["searches"]
+    with pytest.raises(ValueError, match="do_sample is True, wanted False"):
+        trace(model, None, sources, targets, do_sample=True)
+
+
 def test_without_backward_there_are_none():
     found = trace(*with_ids(case("the toy")), search=False)
     assert {tensor.gradient for tensor in found.values()} == {None}

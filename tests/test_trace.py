@@ -93,10 +93,12 @@ def test_info_is_plain_data_from_the_start(whole):
         (b"a dog runs\n" * 10, "no trace that can be read"),
         ("a model", r"a file without a trace, wanted one that Trace.save has written \(format 1\)"),
         ("format 2", r"a trace of format 2, wanted one that Trace.save has written \(format 1\)"),
+        ("no JSON", "no trace that can be read"),
+        ("half a description", "no trace that can be read: its description lacks a part"),
         ("cut short", "no trace that can be read"),
         ("a folder", "no trace that can be read"),
     ],
-    ids=["missing", "empty", "text", "a model", "format 2", "cut short", "a folder"],
+    ids=["missing", "empty", "text", "a model", "format 2", "no JSON", "half a description", "cut short", "a folder"],
 )
 def test_what_is_no_trace_is_refused_by_name(content, message, tmp_path):
     path = tmp_path / "file"
@@ -105,6 +107,9 @@ def test_what_is_no_trace_is_refused_by_name(content, message, tmp_path):
         path = tmp_path / "model.safetensors"
     elif content == "format 2":
         save_file({"x": torch.zeros(1)}, path, {"hf_attention.trace": json.dumps({"format": "2"})})
+    elif content in ("no JSON", "half a description"):
+        words = "{" if content == "no JSON" else json.dumps({"format": "1"})
+        save_file({"x": torch.zeros(1)}, path, {"hf_attention.trace": words})
     elif content == "cut short":
         Trace([one()], {}).save(path)
         path.write_bytes(path.read_bytes()[:-4])

@@ -132,6 +132,7 @@ def test_a_mistake_in_the_shell(folder):
         ["--load", "run.safetensors", "--source", "a"],
         ["--load", "run.safetensors", "num_beams=2"],
         ["--model", "model"],
+        ["--target", "a"],
         ["--out", "trace.svg"],
         ["--load", "run.safetensors", "--figure", "loss", "--out", "loss.html"],
     ],

@@ -47,6 +47,8 @@ def main() -> None:
         )
     if arguments.model and not arguments.source:
         parser.error("--model needs --source, a sentence to trace")
+    if arguments.target and not arguments.source:
+        parser.error("--target needs --source, the sentence that it translates")
     out = arguments.out or Path(f"{arguments.figure}.svg" if arguments.figure else "trace.html")
     endings = (".svg", ".png") if arguments.figure else (".html",)
     if out.suffix.lower() not in endings:
@@ -79,7 +81,7 @@ def record(arguments: argparse.Namespace, generation: dict[str, Any]) -> Trace:
         print("A toy of two layers, d_model 8 and two heads learns to reverse two words", file=sys.stderr)
         model, tokenizer = reversing_model()
         if not sources:
-            sources, targets = ["a b", "b"], targets or ["b a", "b"]
+            sources, targets = ["a b", "b"], ["b a", "b"]
     recorded = trace(
         model,
         tokenizer,

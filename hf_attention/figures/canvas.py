@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..text_files import replacing
+from ..text_files import write_bytes
 from .shading import (
     CORNER_COLUMNS,
     CORNER_ROWS,
@@ -420,13 +420,12 @@ class Canvas:
         """Writes `.svg`, or `.png` at twice the size, for slides.
 
         Raises:
-            ValueError: another ending.
+            ValueError: another ending, or a path that cannot be written.
             ImportError: `.png` without the library that paints it.
         """
         ending = Path(path).suffix.lower()
         if ending == ".svg":
-            with replacing(path) as file:
-                file.write(self.svg())
+            write_bytes(path, self.svg().encode())
         elif ending == ".png":
             try:
                 from resvg_py import svg_to_bytes
@@ -434,9 +433,7 @@ class Canvas:
                 raise ImportError(
                     "PNG needs a painter: pip install 'hf_attention[png]'; .svg needs nothing"
                 ) from error
-            picture = bytes(svg_to_bytes(svg_string=self.svg(), zoom=2))
-            with replacing(path, binary=True) as file:
-                file.write(picture)
+            write_bytes(path, bytes(svg_to_bytes(svg_string=self.svg(), zoom=2)))
         else:
             raise ValueError(f"{path}: a figure is written as .svg or .png")
 

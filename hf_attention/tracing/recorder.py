@@ -12,10 +12,11 @@ from ..version import __version__
 from .hooks import MODEL_CLASS, Recorder, in_mode
 from .search import record_searches, translations
 from .sentences import Sentences
-from .settings import Settings
+from .settings import Settings, without_sampling
 from .trace import Trace, TracedTensor
 
 
+@torch.inference_mode(False)  # what is made under inference mode can have no gradients
 def trace(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
@@ -53,6 +54,7 @@ def trace(
         raise ValueError(f"label_smoothing is {label_smoothing!r}, wanted a probability: 0 <= label_smoothing < 1")
     if isinstance(search, str):
         generation["search"] = search
+    generation = without_sampling(model, generation)
     Settings(model, generation)  # a mistake in the options, before the work
     sentences = Sentences(model, tokenizer, sources)
     sentences.add_targets(translations(model, sentences, generation) if targets is None else targets)

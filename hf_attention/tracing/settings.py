@@ -1,6 +1,7 @@
 """How `generate()` will search, asked before it does: which search, how many beams, how far."""
 
 import copy
+import logging
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedModel
@@ -8,6 +9,8 @@ from transformers import GenerationConfig, PreTrainedModel
 from ..generation import length_penalty
 from ..model.generation_vanilla_transformer import SEARCHES, STOCK_MAX_LENGTH, checked_extra_tokens
 
+
+logger = logging.getLogger(__name__)
 
 # What `generate()` understands beyond the fields of the library's generation config.
 OURS = {"search", "max_extra_tokens"}
@@ -22,6 +25,17 @@ UNSEEN = {
     **dict.fromkeys(("constraints", "force_words_ids", "prompt_lookup_num_tokens", "assistant_early_exit")),
     **dict.fromkeys(("dola_layers", "stop_strings", "max_time")),
 }
+
+
+def without_sampling(model: PreTrainedModel, generation: dict[str, Any]) -> dict[str, Any]:
+    """The options, with a search instead of sampling where only the model's own config asks to sample.
+
+    A trace draws with default settings, and there is no one tree of what chance may say.
+    """
+    if not model.generation_config.do_sample or "do_sample" in generation:
+        return generation
+    logger.warning("The model's generation config has do_sample=True: traced is the search without it")
+    return {"num_return_sequences": 1, **generation, "do_sample": False}
 
 
 class Settings:

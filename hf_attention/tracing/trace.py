@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from ..text_files import replacing
+from ..text_files import write_bytes
 
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Trace(Mapping[str, TracedTensor]):
         alone = {name: value.clone(memory_format=torch.contiguous_format) for name, value in values.items()}
         index = [{"name": t.name, "axes": list(t.axes), "symbol": t.symbol} for t in self._tensors.values()]
         words = {"format": FORMAT, "index": json.dumps(index), "info": json.dumps(self.info)}
-        _write(path, save(alone, {"hf_attention.trace": json.dumps(words)}))
+        write_bytes(path, save(alone, {"hf_attention.trace": json.dumps(words)}))
 
     @classmethod
     def load(cls, path: str | Path) -> "Trace":
@@ -162,9 +162,11 @@ class Trace(Mapping[str, TracedTensor]):
                     )
                     for entry in json.loads(words["index"])
                 ]
-        except (OSError, SafetensorError) as error:
+            return cls(tensors, json.loads(words["info"]))
+        except (OSError, SafetensorError, json.JSONDecodeError) as error:
             raise ValueError(f"{path}: no trace that can be read: {error}") from error
-        return cls(tensors, json.loads(words["info"]))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path}: no trace that can be read: its description lacks a part") from error
 
     # What draws stands a floor above; it is asked for only when something is to be drawn.
     def figure(self, name: str, **options: Any) -> "Canvas":
@@ -187,7 +189,7 @@ class Trace(Mapping[str, TracedTensor]):
 
     def to_html(self, path: str | Path) -> None:
         """Writes the page. Raises ValueError if `path` cannot be written."""
-        _write(path, self.html().encode())
+        write_bytes(path, self.html().encode())
 
     def _repr_html_(self) -> str:
         """In a notebook: the page, in a frame of its own so that its styles stay inside."""
@@ -198,11 +200,3 @@ class Trace(Mapping[str, TracedTensor]):
     def _ipython_key_completions_(self) -> list[str]:
         """In a notebook: the names that `trace["` and the tab key offer."""
         return list(self)
-
-
-def _write(path: str | Path, content: bytes) -> None:
-    try:
-        with replacing(path, binary=True) as file:
-            file.write(content)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be written: {error.strerror or error}") from error
