@@ -9,7 +9,7 @@ from drawn import SVG, Drawn
 
 from hf_attention.figures.canvas import Canvas
 from hf_attention.figures.shading import extremes, summary
-from hf_attention.figures.writing import number, shape_text
+from hf_attention.figures.writing import number, probability, shape_text
 
 
 HOSTILE = [
@@ -41,6 +41,15 @@ MASK = torch.tensor([[0.0, -3.4028235e38], [0.0, 0.0]])
 )  # fmt: skip
 def test_numbers(value, text):
     assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.61234, "0.612"), (0.01, "0.010"), (0.0098, "0.0098"), (0.00214, "0.0021"), (0.005, "0.0050"),
+     (7.123e-5, "7.1e−05"), (3e-12, "3.0e−12"), (0.0, "0.000")],
+)  # fmt: skip
+def test_small_probabilities_keep_two_digits(value, text):
+    assert probability(value) == text
 
 
 def test_shapes():

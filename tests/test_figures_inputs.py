@@ -258,6 +258,11 @@ def test_right_and_wrong_are_said_in_words(case):
         ]
 
 
+def test_the_token_beside_a_position_is_only_the_last_that_it_has_read(case):
+    lines = Drawn(case[1].figure("loss")).lines
+    assert "reads now" in lines and "has read" not in lines
+
+
 def test_an_own_last_matrix_is_not_called_the_embedding():
     tied, own = (
         Drawn(

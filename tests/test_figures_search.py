@@ -253,7 +253,10 @@ def test_time_line_says_the_probabilities(run):
                 likely = zip(mine, best.indices.tolist(), best.values.tolist(), strict=True)
                 for option, token, probability in likely:
                     assert option["texts"][0] == made.token(token)
-                    assert number(option["texts"][1]) == pytest.approx(probability, abs=EXACT + 1e-5)
+                    printed = number(option["texts"][1])
+                    assert printed == pytest.approx(probability, abs=EXACT + 1e-5)
+                    if probability < 0.0099:  # then by two digits that count
+                        assert printed == pytest.approx(probability, rel=0.051)
                     assert float(option["group"].get("data-probability")) == pytest.approx(probability, abs=1e-5)
 
 
@@ -315,6 +318,17 @@ def test_a_long_search_is_drawn_in_part_and_says_so(figure):
     model = build_model(vocab_size=5)
     made = trace(model, None, [[3, 2]], [[3, 2]], num_beams=1, max_new_tokens=60, min_new_tokens=60)
     assert "and 20 more steps" in texts(read(draw(made, f"search.0.{figure}")))
+
+
+def test_small_probabilities_have_two_digits_beside_any_token(by_hand):
+    """Their logarithm can be worked out: log 0.0021 is −6.17, log 0.002 would be −6.21."""
+    step = by_hand.info["searches"][0]["steps"][1]
+    step["top"][1] = [{"token": token, "probability": p} for token, p in ((6, 0.9978), (3, 0.00214), (4, 7.12e-5))]
+    by_hand.info["vocabulary"]["4"] = "w" * 30
+    drawn = read(draw(by_hand, "search.0.steps"))
+    said = [option["texts"] for option in rows(drawn)[1]]
+    assert said[-2] == ["3", "0.0021"] and said[-1][1] == "7.1e−05"
+    assert overlaps(drawn) == []
 
 
 def test_each_translation_has_its_figures():

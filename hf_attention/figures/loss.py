@@ -123,7 +123,7 @@ def _by_token(canvas: Canvas, trace: Trace, sentence: int, x: float, y: float) -
         rows.append(row)
     titles = BEST if words > WORDS else BEST[:1]
     sum_ = "(1−ε)·(−log p(y)) + ε/W·Σ_w(−log p(w))" if words <= WORDS else "(1−ε)·(−log p(y)) + ε·mean_w(−log p(w))"
-    return table(canvas, x, y, ["t", "has read", *titles, "label y", "", "−log p(y)", sum_], rows)
+    return table(canvas, x, y, ["t", "reads now", *titles, "label y", "", "−log p(y)", sum_], rows)
 
 
 def _sum(costs: torch.Tensor, label: int, smoothing: float) -> str:

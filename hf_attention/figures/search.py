@@ -9,7 +9,7 @@ from ..tracing.trace import Trace
 from .beams import tree
 from .canvas import Canvas
 from .translation import Translation
-from .writing import number, shorten, text_width
+from .writing import number, probability, shorten, text_width
 
 
 ROW, SMALL = 26.0, 11.0
@@ -138,8 +138,10 @@ class TimeLine:
                 bar = option["probability"] * (CELL - 3)
                 canvas.rectangle(x + 1.5, y + CELL_HEIGHT - 4.5, bar, 3, "dark", 1, "bare")
             kind = "" if alive else "faint"
-            canvas.text(x + 6, y + 13, shorten(self.translation.word(option["token"]), 60, 12), size=12, kind=kind)
-            canvas.text(x + 100, y + 13, number(option["probability"]), 10, "end", f"number {kind}".strip())
+            written = probability(option["probability"])
+            room = 90 - text_width(written, 10, "number")
+            canvas.text(x + 6, y + 13, shorten(self.translation.word(option["token"]), room, 12), size=12, kind=kind)
+            canvas.text(x + 100, y + 13, written, 10, "end", f"number {kind}".strip())
             if mark:
                 canvas.text(x + CELL - 5, y + 13, mark, size=9.5, anchor="end")
         self.lines.add(line)

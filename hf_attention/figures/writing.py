@@ -26,6 +26,11 @@ def number(value: float) -> str:
     return "0.000" if text == "-0.000" else text.replace("-", "−")
 
 
+def probability(value: float) -> str:
+    """As `number`, but with two digits that count where three decimals would have fewer: 0.0021, 7.1e−05."""
+    return f"{value:#.2g}".replace("-", "−") if 0 < value < 0.01 else number(value)
+
+
 def shape_text(axes: Sequence[str], shape: Sequence[int]) -> str:
     """`[B, S, D] = [2, 3, 8]`: letters first, then the numbers of this run."""
     return f"[{', '.join(axes)}] = [{', '.join(map(str, shape))}]"
