@@ -260,6 +260,9 @@ def test_untied_matrices_are_not_called_the_same():
     model = build_model(**TOY, tie_word_embeddings=False)
     drawn = read(draw(trace(model, None, *TOY_PAIRS, search=False), "architecture"))
     assert not [text for text in texts(drawn) if "same matrix" in text]
+    assert [text for text in texts(drawn) if "[x]" in text] == ["Esrc[x] · √dmodel", "Etgt[x] · √dmodel"]
+    tied = read(draw(ran("toy")[1], "architecture"))
+    assert [text for text in texts(tied) if "[x]" in text] == ["E[x] · √dmodel"] * 2
 
 
 def test_each_box_opens_something(run):

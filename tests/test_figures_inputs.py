@@ -263,17 +263,16 @@ def test_the_token_beside_a_position_is_only_the_last_that_it_has_read(case):
     assert "reads now" in lines and "has read" not in lines
 
 
-def test_an_own_last_matrix_is_not_called_the_embedding():
-    tied, own = (
-        Drawn(
-            trace(build_model(vocab_size=5, tie_word_embeddings=tie), None, SOURCES, TARGETS, search=False).figure(
-                "loss"
-            )
-        )
-        for tie in (True, False)
-    )
-    assert any(line.startswith("Linear  Eᵀ") for line in tied.lines)
-    assert any(line.startswith("Linear  W") for line in own.lines)
+@pytest.mark.parametrize(
+    ("tie", "source", "target", "last"), [(True, "E", "E", "Eᵀ"), (False, "Esrc", "Etgt", "Wout")]
+)
+def test_matrices_of_their_own_are_not_called_the_embedding(tie, source, target, last):
+    run = trace(build_model(vocab_size=5, tie_word_embeddings=tie), None, SOURCES, TARGETS, search=False)
+    assert any(line.startswith(f"Linear  {last}  [") for line in Drawn(run.figure("loss")).lines)
+    for stack, letter in (("encoder", source), ("decoder", target)):
+        lines = Drawn(run.figure(f"{stack}.inputs")).lines
+        assert any(line.startswith(f"Embedding: row x of {letter}  [") for line in lines)
+        assert {f"{letter}[x]", f"{letter}[x] · √dmodel", f"{letter}[x] · √dmodel + PE"} <= set(lines)
 
 
 @pytest.fixture(scope="module")

@@ -180,6 +180,22 @@ def test_the_names_and_their_order_are_an_interface(toy_trace):
     ]
 
 
+@pytest.mark.parametrize(
+    ("tie", "source", "target", "last"), [(True, "E", "E", "Eᵀ"), (False, "E_src", "E_tgt", "W_out")]
+)
+def test_one_letter_for_one_matrix(tie, source, target, last):
+    """§3.4 shares one matrix, E, in three places; matrices of their own have letters of their own."""
+    model = build_model(num_layers=1, tie_word_embeddings=tie)
+    found = trace(model, None, SOURCES, TARGETS, search=False)
+    for stack, letter in (("encoder", source), ("decoder", target)):
+        assert found[f"{stack}.embed_tokens.rows"].symbol == f"{letter}[x]"
+        assert found[f"{stack}.embed_tokens.output"].symbol == f"{letter}[x]·√d_model"
+        assert found[f"{stack}.sum"].symbol == f"{letter}[x]·√d_model + PE"
+        assert found[f"{stack}.dropped"].symbol == f"dropout({letter}[x]·√d_model + PE)"
+    assert found["lm_head.logits"].symbol == f"x {last}"
+    assert found["lm_head.log_probs"].symbol == f"log softmax(x {last})"
+
+
 def test_every_axis_of_one_letter_has_one_size():
     model, sources, targets = case("no two sizes alike")
     found = trace(model, None, sources, targets, search=False)

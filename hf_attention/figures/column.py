@@ -49,8 +49,9 @@ class Column:
         """The embedding, with √d_model, and the positional encoding that is added to it."""
         path, positions = f"{self.stack}.embed_tokens", f"{self.stack}.embed_positions"
         name = "Input Embedding" if self.stack == "encoder" else "Output Embedding"
+        symbol = self.trace[f"{path}.output"].symbol
         self.flow(ids, STRAIGHT)
-        self.box("embedding", 62, path, [(name, ""), ("E[x] · √d_model", ""), self.parameters(path)])
+        self.box("embedding", 62, path, [(name, ""), (symbol.replace("·", " · "), ""), self.parameters(path)])
         self.flow(f"{path}.output", STRAIGHT)
 
         y = self.y - PLUS
@@ -195,7 +196,7 @@ class Column:
                     text += shape_text(self.trace[name].axes, self.trace[name].shape)
                     self.canvas.text(self.x, y + i * step, text, size, "middle", "shape", tensor=name)
                 else:
-                    self.canvas.text(self.x, y + i * step, text, size, "middle")
+                    self.canvas.text(self.x, y + i * step, text, size, "middle", "formula")
         self.y -= height
 
     def parameters(self, path: str) -> Line:

@@ -32,33 +32,35 @@ def inputs(trace: Trace, stack: str, sentence: int = 0) -> Canvas:
         f"Tokens {' '.join(words)}; their rows of the embedding matrix, times √d_model, plus the positional encoding.",
     )
 
+    row = trace[f"{stack}.embed_tokens.rows"].symbol  # of E, or of a matrix of its own
+    scaled_row = f"{row} · √d_model"
+
     def part(symbol: str, title: str, labels: Sequence[str]) -> Matrix:
         tensor = trace[f"{stack}.{symbol}"]
         where = [sentence] if tensor.axes[0] == "B" else []
         return matrix(tensor, where, title, symbol, rows=labels, faint=padding(trace))
 
-    found = part("embed_tokens.rows", "E[x]", words)
-    scaled = part("embed_tokens.output", "E[x] · √d_model", words)
+    found = part("embed_tokens.rows", row, words)
+    scaled = part("embed_tokens.output", scaled_row, words)
     encoding = part(
         "embed_positions.output",
         f"PE, {'learned' if learned else 'sines and cosines'}",
         [str(i) for i in range(len(ids))],
     )
-    total = part("sum", "E[x] · √d_model + PE", words)
+    total = part("sum", f"{scaled_row} + PE", words)
 
     left = -found.left - 2 * GAP
     outer = left - encoding.width
     caption(canvas, outer, f"Input of the {stack}", f"sentence {sentence}")
     width, center = _width(words, ids), found.cells.width / 2
-    row = len(ids) * width
-    x = center - row / 2 if row <= found.cells.width else max(found.cells.width - row, outer + 260)
+    across = len(ids) * width
+    x = center - across / 2 if across <= found.cells.width else max(found.cells.width - across, outer + 260)
     sentence_box = _row(canvas, x, 20, words, ids, width, _marks(trace, ids, at == "T"))
     for i, (line, kind) in enumerate((("x: token and id", ""), (shape_text([at], [len(ids)]), "faint"))):
         canvas.text(sentence_box.x - 12, sentence_box.y + 17 + 16 * i, line, size=SMALL, anchor="end", kind=kind)
     sizes = trace["lm_head.logits"].shape[-1], trace[f"{stack}.embed_tokens.rows"].shape[-1]
-    look_up = step(
-        canvas, [sentence_box], f"Embedding: row x of E  {shape_text(('W', 'D'), sizes)}", "embedding", center
-    )
+    line = f"Embedding: row x of {row.removesuffix('[x]')}  {shape_text(('W', 'D'), sizes)}"
+    look_up = step(canvas, [sentence_box], line, "embedding", center)
     box = put(canvas, found, below(look_up, found), look_up)
     scale = step(canvas, [box], f"Scale  × √d_model = {number(math.sqrt(sizes[1]))}", "norm", center)
     y = below(scale, scaled, encoding)
@@ -67,7 +69,7 @@ def inputs(trace: Trace, stack: str, sentence: int = 0) -> Canvas:
     aside(canvas, beside, add)
     box = put(canvas, total, below(add, total), add)
     if not trace[f"{stack}.dropped"].value.equal(trace[f"{stack}.sum"].value):
-        dropped = part("dropped", "dropout(E[x] · √d_model + PE)", words)
+        dropped = part("dropped", f"dropout({scaled_row} + PE)", words)
         drop = step(canvas, [box], f"Dropout  P = {trace.info['model']['config']['dropout']}", "tokens", center)
         put(canvas, dropped, below(drop, dropped), drop)
     return canvas

@@ -36,8 +36,7 @@ def loss(trace: Trace, sentence: int = 0) -> Canvas:
     center = output.cells.width / 2
     box = output.draw(canvas, 0, output.head + 44)
     width, words = trace["decoder.output"].shape[-1], trace["lm_head.logits"].shape[-1]
-    tied = any(each["name"] == "lm_head.weight" and each["tied_to"] for each in trace.info["parameters"])
-    line = f"Linear  {'Eᵀ' if tied else 'W'}  {shape_text(('D', 'W'), (width, words))}"
+    line = f"Linear  {trace['lm_head.logits'].symbol.removeprefix('x ')}  {shape_text(('D', 'W'), (width, words))}"
     box = step(canvas, [box], line, "linear", center)
     if words <= WORDS:
         box, left = _every_word(canvas, trace, sentence, box)

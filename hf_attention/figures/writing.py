@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 MINUS_INFINITY = -1e30  # masks hold the dtype's minimum; whatever is lower than this is written −∞
 FONT = 13.0
-SCRIPTS = re.compile(r"([_^])(model|ff|\d+|[A-Za-z])(?![A-Za-z])")  # of a formula: d_model, W_i^Q
+SCRIPTS = re.compile(r"([_^])(model|ff|src|tgt|out|\d+|[A-Za-z])(?![A-Za-z])")  # of a formula: d_model, W_i^Q
 
 
 def number(value: float) -> str:

@@ -21,6 +21,9 @@ from .trace import TracedTensor
 
 
 MODEL_CLASS = "VanillaTransformerForConditionalGeneration"
+# One matrix in three places (§3.4), or three, by what they are used in.
+EMBEDDINGS = {"encoder": "E", "decoder": "E", "lm_head": "Eᵀ"}
+OWN_EMBEDDINGS = {"encoder": "E_src", "decoder": "E_tgt", "lm_head": "W_out"}
 WRAPPED = {"base_layer", "original_module", "modules_to_save"}  # as PEFT calls what it puts something else around
 
 
@@ -33,6 +36,11 @@ class Recorder:
         self._forms: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {}
         self._places: dict[nn.Module, tuple[str, str, str]] = {}  # of an attention: its path, letters of L and of M
         self._masks: list[tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]] = []
+        self._letters = EMBEDDINGS
+
+    def symbol(self, name: str) -> str:
+        """The formula that a tensor was recorded with."""
+        return self._labels[name][1]
 
     def record(self, name: str, axes: str, symbol: str, value: torch.Tensor) -> None:
         """`axes` are letters of `trace.AXES`, parted by spaces."""
@@ -73,6 +81,7 @@ class Recorder:
             ValueError: a module of Figure 1 is replaced by a wrapper, whose result is another one than the module's.
         """
         implementation = model.config._attn_implementation
+        self._letters = EMBEDDINGS if _is_tied(model) else OWN_EMBEDDINGS
         with ExitStack() as stack:
             for name, module in model.named_modules():
                 watch = self._watchers.get(type(module).__name__)
@@ -92,17 +101,17 @@ class Recorder:
     # A watcher for each class of the model's modules: hooks for what Figure 1 shows of it.
 
     def _watch_stack(self, path: str, stack: Any) -> Iterator[RemovableHandle]:
-        at = _letter(path)
+        at, total = _letter(path), f"{self._letters[path]}[x]·√d_model + PE"
 
         def positions(module: nn.Module, args: Any, output: torch.Tensor) -> None:
             everywhere = f"{path}.sum", lambda gradient: gradient.sum(0)  # one row is added in every sentence
             self.record_form(f"{path}.embed_positions.output", f"{at} D", "PE", output, *everywhere)
 
         def before(module: nn.Module, args: Any) -> None:
-            self.record(f"{path}.sum", f"B {at} D", "E[x]·√d_model + PE", args[0])
+            self.record(f"{path}.sum", f"B {at} D", total, args[0])
 
         def after(module: nn.Module, args: Any, output: torch.Tensor) -> None:
-            self.record(f"{path}.dropped", f"B {at} D", "dropout(E[x]·√d_model + PE)", output)
+            self.record(f"{path}.dropped", f"B {at} D", f"dropout({total})", output)
 
         def end(module: nn.Module, args: Any, output: Any) -> None:
             self.record(f"{path}.output", f"B {at} D", "memory" if at == "S" else "x", output.last_hidden_state)
@@ -113,7 +122,7 @@ class Recorder:
         yield stack.register_forward_hook(end)
 
     def _watch_embedding(self, path: str, embedding: Any) -> Iterator[RemovableHandle]:
-        at = _letter(path)
+        at, symbol = _letter(path), f"{self._letters[path.partition('.')[0]]}[x]"
 
         def hook(module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
             rows = nn.functional.embedding(args[0], module.weight, module.padding_idx)
@@ -122,8 +131,8 @@ class Recorder:
             scaled = rows * math.sqrt(module.embedding_dim)
             if not torch.equal(scaled, output):
                 raise RuntimeError(f"{path}: the model scales its embeddings by another factor than √d_model")
-            self.record(f"{path}.rows", f"B {at} D", "E[x]", rows)
-            self.record(f"{path}.output", f"B {at} D", "E[x]·√d_model", scaled)
+            self.record(f"{path}.rows", f"B {at} D", symbol, rows)
+            self.record(f"{path}.output", f"B {at} D", f"{symbol}·√d_model", scaled)
             return scaled  # the same numbers, made from rows that have a gradient
 
         yield embedding.register_forward_hook(hook)
@@ -186,7 +195,7 @@ class Recorder:
 
     def _watch_head(self, path: str, model: Any) -> Iterator[RemovableHandle]:
         def logits(module: nn.Module, args: Any, output: torch.Tensor) -> None:
-            self.record("lm_head.logits", "B T W", "x Eᵀ", output)
+            self.record("lm_head.logits", "B T W", f"x {self._letters['lm_head']}", output)
 
         yield model.lm_head.register_forward_hook(logits)
 
@@ -293,6 +302,13 @@ def in_mode(model: PreTrainedModel, training: bool) -> Iterator[None]:
 
 def _letter(path: str) -> str:
     return "S" if path.partition(".")[0] == "encoder" else "T"
+
+
+def _is_tied(model: PreTrainedModel) -> bool:
+    """Whether the last linear layer goes by the matrix of both embeddings."""
+    modules: Any = model
+    stacks = modules.model.encoder, modules.model.decoder
+    return all(stack.embed_tokens.weight is modules.lm_head.weight for stack in stacks)
 
 
 def _copied(value: torch.Tensor) -> torch.Tensor:

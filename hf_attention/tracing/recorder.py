@@ -114,7 +114,7 @@ def _run(model: PreTrainedModel, batch: dict[str, torch.Tensor], label_smoothing
     plain = -log_probs.gather(-1, labels.clamp(min=0)[..., None])[..., 0] * counted
     smoothed = -(targets * log_probs).sum(-1)
     divisor = counted.sum()
-    recorder.record("lm_head.log_probs", "B T W", "log softmax(x Eᵀ)", log_probs)
+    recorder.record("lm_head.log_probs", "B T W", f"log softmax({recorder.symbol('lm_head.logits')})", log_probs)
     recorder.record("loss.targets", "B T W", "(1-ε)·[w = y] + ε/W", targets)
     recorder.record("loss.counted", "B T", "y is no padding", counted)
     recorder.record("loss.plain_per_token", "B T", "-log p(y)", plain)
