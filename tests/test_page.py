@@ -254,6 +254,11 @@ def test_the_tied_matrix_is_counted_once_and_named_where_it_is_used_again(toy):
     untied = trace(build_model(vocab_size=5, tie_word_embeddings=False), None, SOURCES, TARGETS, search=False)
     blocks = parameters.blocks(untied)
     assert sum(block.count for block in blocks) == untied.info["model"]["num_parameters"]
+    letters = {row.module: row.paper for block in blocks for row in block.rows}
+    apart = {letters[name] for name in ("encoder.embed_tokens", "decoder.embed_tokens", "lm_head")}
+    assert len(apart) == 3 and "Eᵀ" not in apart
+    assert "Eᵀ" not in page.render(untied)
+    assert (rows["decoder.embed_tokens"].paper, rows["lm_head"].paper) == ("E", "Eᵀ")
 
 
 # The numbers behind the page
@@ -354,7 +359,95 @@ def test_a_run_without_search_gradients_or_counterfactual():
     bare = trace(toy_model(), None, SOURCES, TARGETS, search=False, training=True)
     document = page.render(bare)
     assert document.count("No translation was recorded in this run.") == 2
-    assert "The counterfactual was not computed in this run" in document
+    answer = text_of(Elements(document), "Why is the output fed in")
+    assert (
+        "The counterfactual was not computed in this run: dropout was on" in answer and "no target has" not in answer
+    )
+    wordless = text_of(
+        Elements(page.render(trace(toy_model(), None, [[3, 2]], [[2]], search=False))), "Why is the output"
+    )
+    assert (
+        "no target has a word before its end" in wordless and "dropout" not in wordless.partition("What is multi")[0]
+    )
+
+
+def test_the_page_of_a_model_with_an_adapter():
+    peft = pytest.importorskip("peft", reason="LoRA is peft's")
+    model = peft.get_peft_model(odd_model(), peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+    run = trace(model, None, ODD_SOURCES, ODD_TARGETS, search=False)
+    answer = text_of(Elements(page.render(run)), "Why do three arrows")
+    # as the modules of ODD keep them, [outputs, inputs]: 3 heads of 5 and 7, and 12 for the model
+    for matrix in ("[15, 12]", "[21, 12]", "[12, 21]"):
+        assert matrix in answer
+    rows = {row.module.partition("layers.0.")[2]: row for block in parameters.blocks(run) for row in block.rows}
+    assert rows["self_attn.q_proj.base_layer"].paper == rows["self_attn.k_proj"].paper.replace("K", "Q")
+    assert "adapter of W^Q" in rows["self_attn.q_proj.lora_A.default"].paper
+    assert (
+        sum(row.count for block in parameters.blocks(run) for row in block.rows) == run.info["model"]["num_parameters"]
+    )
+
+
+def test_one_of_everything_is_told_in_the_singular():
+    model = build_model(vocab_size=5, num_layers=1, num_heads=1)
+    one = trace(
+        model, None, [[3, 4, 2]], [[2]], num_beams=1, max_new_tokens=1, eos_token_id=3, forced_eos_token_id=None
+    )
+    drawn_or_listed = "<svg.*?</svg>|<table.*?</table>"
+    document = re.sub(drawn_or_listed, "", page.render(one), flags=re.DOTALL)
+    text = re.sub(r"\s+", " ", " ".join(Elements(document).words))
+    several = r"\b1 (sentences|heads|times|positions|labels|tokens)\b"
+    for wrong in (several, "1 of them", "all 1 ", "padded", "are padding", "in grey", "Every head", "head_h"):
+        assert not re.search(wrong, text), wrong
+    assert "Here is one, so there is nothing to pad" in text and "There is one position, and it counts" in text
+
+
+def test_without_padding_nothing_is_said_of_it():
+    run = trace(toy_model(), None, [[3, 4, 2], [4, 3, 2]], [[4, 2], [3, 2]], search=False)
+    text = re.sub(r"\s+", " ", " ".join(Elements(page.render(run)).words))
+    assert "All 4 positions count, as there is no padding" in text
+    assert "Here are 2 of them, all as long as each other: S = 3 and T = 2, without padding" in text
+    assert "padded to" not in text and "the others are padding" not in text
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_translation_that_was_cut_off_is_told_apart_from_one_that_ended(toy, beams):
+    run = trace(toy_model(), None, SOURCES, TARGETS, num_beams=beams, max_new_tokens=3)
+    info = json.loads(json.dumps(run.info))
+    found = []
+    for fate in ("live", "finished"):
+        search = info["searches"][0]
+        for step in search["steps"]:
+            for candidate in step["candidates"]:
+                if candidate["hypothesis"] == search["winner"]:
+                    candidate["fate"] = fate
+        found.append(text_of(Elements(page.render(Trace(run.values(), info))), "What is fed in to translate?"))
+    assert "the limit of 3 tokens cut it off" in found[0] and "had won" not in found[0] and "had ended" not in found[0]
+    assert ("had ended" if beams == 1 else "had won") in found[1] and "cut it off" not in found[1]
+
+
+def test_adjusted_scores_are_not_called_the_likeliest(toy):
+    info = json.loads(json.dumps(toy.info))
+    info["searches"][0]["adjusted"] = {"repetition_penalty": 1.8}
+    answer = text_of(Elements(page.render(Trace(toy.values(), info))), "What is fed in to translate?")
+    assert "repetition_penalty=1.8" in answer and "Likeliest next" not in answer
+    assert "Likeliest next" in text_of(Elements(page.render(toy)), "What is fed in to translate?")
+
+
+def test_spellings_that_are_no_words_are_explained_where_they_occur(toy):
+    assert "How tokens are written" not in " ".join(Elements(page.render(toy)).words)
+    info = json.loads(json.dumps(toy.info))
+    sentence = info["sentences"][0]
+    sentence["source"] = "Hündler é"
+    sentence["source_tokens"] = ["·ler", "␣", "©"]
+    text = re.sub(r"\s+", " ", " ".join(Elements(page.render(Trace(toy.values(), info))).words))
+    line = text[text.index("How tokens are written") :][:400]
+    assert (
+        "goes on with the word before, as in ·ler" in line and "␣ is the space" in line and "such as © holds" in line
+    )
+    sentence["source_tokens"] = ["Hünd", "·ler", "</s>"]  # a letter beyond ASCII is one all the same
+    text = re.sub(r"\s+", " ", " ".join(Elements(page.render(Trace(toy.values(), info))).words))
+    line = text[text.index("How tokens are written") :][:400]
+    assert "as in ·ler ." in line and "␣" not in line and "bytes of" not in line
 
 
 def test_hostile_words_stay_words(toy):

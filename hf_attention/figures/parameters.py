@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..tracing.trace import Trace
+from .questions import letters
 
 
 PAPER = {  # the paper's letters for a module's parameters
-    "embed_tokens": "E",
     "embed_positions": "learned positions (Table 3, row E)",
     "q_proj": "W^Q of all heads",
     "k_proj": "W^K of all heads",
@@ -18,8 +18,10 @@ PAPER = {  # the paper's letters for a module's parameters
     "fc1": "W₁, b₁",
     "fc2": "W₂, b₂",
     "norm": "gain and bias of LayerNorm",
-    "lm_head": "Eᵀ",
 }
+
+
+WRAPPED = ("base_layer", "original_module")  # what PEFT calls the module that it has wrapped
 
 
 @dataclass
@@ -48,14 +50,26 @@ class Block:
 def blocks(trace: Trace) -> list[Block]:
     found: dict[str, Block] = {}
     rows: dict[str, Row] = {}
+    known = letters(trace)
     for parameter in trace.info["parameters"]:
         module = parameter["module"]
         if module not in rows:
-            rows[module] = Row(module, PAPER.get(module.rpartition(".")[2], ""))
+            rows[module] = Row(module, _paper(module, known))
             name = _block(module)
             found.setdefault(name, Block(name)).rows.append(rows[module])
         _add(rows[module], parameter)
     return list(found.values())
+
+
+def _paper(module: str, known: dict[str, str]) -> str:
+    """The paper's letters for a module; adapters such as LoRA wrap it and put matrices of their own inside."""
+    parts = module.split(".")
+    for end in range(len(parts), 0, -1):
+        letter = known.get(".".join(parts[:end])) or PAPER.get(parts[end - 1])
+        if letter:
+            own = end == len(parts) or parts[end] in WRAPPED
+            return letter if own else f"not in the paper: an adapter of {letter}"
+    return ""
 
 
 def _block(module: str) -> str:

@@ -8,6 +8,7 @@ from ..tracing.trace import Trace, TracedTensor
 from .writing import number, shape_text
 
 
+TOKENS = ("source_tokens", "decoder_tokens", "label_tokens")
 STEPS = 3  # of a translation, told one by one
 
 
@@ -16,11 +17,22 @@ def facts(trace: Trace) -> dict[str, Any]:
     return {
         "pair": trace.info["sentences"][0],
         "batch": _batch(trace),
+        "padding": any(not trace[name].value.all() for name in ("source.attention_mask", "loss.counted")),
         "cheating": _cheating(trace),
         "heads": {name: shape(trace[f"encoder.layers.0.self_attn.{name}"]) for name in PARTS},
         "loss": _loss(trace),
+        "letters": letters(trace),
+        "spelling": _spelling(trace),
         "search": _search(trace),
         "arrows": _arrows(trace),
+    }
+
+
+def letters(trace: Trace) -> dict[str, str]:
+    """What the run's formulas call the embedding matrices and the one before softmax: the same where they are tied."""
+    names = {f"{stack}.embed_tokens": trace[f"{stack}.embed_tokens.rows"].symbol for stack in ("encoder", "decoder")}
+    return {name: symbol.partition("[")[0] for name, symbol in names.items()} | {
+        "lm_head": trace["lm_head.logits"].symbol.removeprefix("x ")
     }
 
 
@@ -56,6 +68,19 @@ def _batch(trace: Trace) -> list[dict[str, Any]]:
         kept = {"S": real, "T": counted, "labels": counted}
         items.append({name: list(zip(ids[name], words[name][i], kept[name], strict=True)) for name in ids})
     return items
+
+
+def _spelling(trace: Trace) -> dict[str, str | None]:
+    """An example of each way to write a token that is no plain word, of those that the page shows."""
+    words = {word for sentence in trace.info["sentences"] for name in TOKENS for word in sentence[name]}
+    words |= {trace.token(token) for search in trace.info["searches"] for token in search["tokens"]}
+    text = "".join(sentence[side] for sentence in trace.info["sentences"] for side in ("source", "target"))
+    special = {trace.token(token) for token in trace.info["special"].values()}
+    known = words - special
+    marked = {word for word in known if len(word) > 1 and word.startswith("·")}
+    bytes_ = {word for word in known - marked if not word.isascii() and word != "␣" and word.strip("Ġ▁") not in text}
+    found = {"part": marked, "space": known & {"␣"}, "bytes": bytes_}
+    return {name: min(some, default=None) for name, some in found.items()}
 
 
 def _cheating(trace: Trace) -> dict[str, Any] | None:
@@ -142,8 +167,20 @@ def _search(trace: Trace) -> dict[str, Any] | None:
         "text": search["text"],
         "tokens": [trace.token(token) for token in search["tokens"]],
         "end": trace.token(trace.info["special"]["end"]),
+        "cut_off": not _ended(search),
+        "limit": search["limit"],
+        "adjusted": search.get("adjusted", {}),
         "start": [trace.token(token) for token in search["prompt"]],
     }
+
+
+def _ended(search: dict[str, Any]) -> bool:
+    """Whether the winner came to an end by itself, before the limit."""
+    return any(
+        each["hypothesis"] == search["winner"] and each["fate"] == "finished"
+        for step in search["steps"]
+        for each in step["candidates"]
+    )
 
 
 def _arrows(trace: Trace) -> dict[str, Any]:
@@ -154,10 +191,12 @@ def _arrows(trace: Trace) -> dict[str, Any]:
         for path in ("encoder.layers.0.self_attn", "decoder.layers.0.self_attn", cross)
     }
     shapes[cross]["memory"] = shape(trace[f"{cross}.memory"])
-    sizes = {row["name"]: row["shape"] for row in trace.info["parameters"]}
+    # [outputs, inputs], by what went in and came out: an adapter may have given the parameters other names.
+    ends = {"q": ("q", "input"), "k": ("k", "input"), "v": ("v", "input"), "out": ("output", "concat")}
+    width = {name: trace[f"encoder.layers.0.self_attn.{name}"].shape[-1] for pair in ends.values() for name in pair}
     return {
         "shapes": shapes,
-        "weights": {name: sizes[f"encoder.layers.0.self_attn.{name}_proj.weight"] for name in ("q", "k", "v", "out")},
+        "weights": {name: [width[each] for each in pair] for name, pair in ends.items()},
         "from_below": _same(trace, f"{cross}.input", "decoder.layers.0.self_attn_add_norm.output"),
         "from_memory": _same(trace, f"{cross}.memory", "encoder.output"),
     }
