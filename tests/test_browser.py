@@ -364,6 +364,29 @@ def test_answers_lead_to_the_place_that_shows_it(visit):
     assert 0 <= top < 300
 
 
+SPEAK_OF_SENTENCE_0 = [
+    ("#question-training a[href='#encoder-inputs']", "#encoder-inputs-figure"),
+    ("#question-training a[href='#shift']", "#shift-figure"),
+    ("#question-training a[href='#output']", "#loss-figure"),
+    ("#question-mask a[href='#shift']", "#shift-figure"),
+    ("#question-loss a[href='#output']", "#loss-figure"),
+    ("#question-loss a[data-open=loss]", "#loss-figure"),
+    ("#question-translate a[href='#looked']", "#looked-figure"),
+]
+
+
+@pytest.mark.parametrize(("link", "figure"), SPEAK_OF_SENTENCE_0)
+def test_answers_choose_the_sentence_that_they_speak_of(browser, files, link, figure):
+    visit = Visit(browser, files["toy"])
+    visit.choose(sentence=1)
+    visit.page.click(link)
+    assert visit.page.input_value("[data-choose=sentence]") == "0"
+    assert visit.page.locator(f"{figure} .figure:not([hidden])").get_attribute("data-sentence") == "0"
+    if "data-open" in link:
+        assert visit.page.inner_text("#inside-status").endswith("those of sentence 0")
+    visit.page.close()
+
+
 def test_python_and_the_page_write_and_tint_numbers_alike(visit):
     torch.manual_seed(0)
     numbers = torch.cat([torch.randn(500) * 10**power for power in range(-5, 12)]).tolist()
