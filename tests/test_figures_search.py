@@ -320,6 +320,26 @@ def test_a_long_search_is_drawn_in_part_and_says_so(figure):
     assert "and 20 more steps" in texts(read(draw(made, f"search.0.{figure}")))
 
 
+@pytest.mark.parametrize("search", ["paper", "stock"])
+def test_what_is_not_the_models_own_is_said(search):
+    """With a repetition penalty a log-probability is multiplied: the number shown is no probability of the model's."""
+    options = {"repetition_penalty": 1.8, "no_repeat_ngram_size": 2, "suppress_tokens": [6, 7] + [9] * 40}
+    plain, adjusted = (
+        trace(build_model(), None, *PAIRS, search=search, num_beams=2, max_new_tokens=6, **each)
+        for each in ({}, options)
+    )
+    for figure in ("steps", "tree"):
+        drawn = read(draw(adjusted, f"search.0.{figure}"))
+        (said,) = [text for text in texts(drawn) if text.startswith("after ")]
+        assert "after repetition_penalty=1.8, no_repeat_ngram_size=2, suppress_tokens=[6, 7, 9," in said
+        assert said.endswith("…, which changed the model's own probabilities")
+        assert overlaps(drawn) == []
+        assert not [text for text in texts(read(draw(plain, f"search.0.{figure}"))) if "after " in text]
+    said, plainly = (texts(read(draw(made, "search.0.steps"))) for made in (adjusted, plain))
+    assert "adjusted log P" in said and "log P so far" in plainly
+    assert not [text for text in said if "probable" in text] and [text for text in plainly if "most probable" in text]
+
+
 def test_small_probabilities_have_two_digits_beside_any_token(by_hand):
     """Their logarithm can be worked out: log 0.0021 is −6.17, log 0.002 would be −6.21."""
     step = by_hand.info["searches"][0]["steps"][1]
@@ -380,8 +400,10 @@ def by_hand():
         {"length": 2, "fed": [[6]], "cache_length": 2, "live": [4], "top": [top((2, 0.6065), (9, 0.2))],
          "candidates": [candidate(7, "finished")]},
     ]  # fmt: skip
-    search = {"search": "paper", "beams": 2, "alpha": 1.0, "limit": 9, "prompt": [1], "steps": steps}
-    made.info["searches"] = [{**search, "hypotheses": tree, "winner": 7, "tokens": [4, 6, 2], "text": "4 6"}]
+    search = {"search": "paper", "beams": 2, "alpha": 1.0, "limit": 9, "adjusted": {}, "prompt": [1]}
+    made.info["searches"] = [
+        {**search, "steps": steps, "hypotheses": tree, "winner": 7, "tokens": [4, 6, 2], "text": "4 6"}
+    ]
     return made
 
 

@@ -396,6 +396,64 @@ def test_processors_change_the_probabilities_that_are_recorded(model):
     assert all(option["probability"] > 0 for step in record["steps"] for top in step["top"] for option in top)
 
 
+ADJUSTED = {
+    "repetition_penalty": 1.8,
+    "no_repeat_ngram_size": 1,
+    "suppress_tokens": [5, 6],
+    "bad_words_ids": [[9]],
+    "min_new_tokens": 7,
+    "min_length": 8,
+    "begin_suppress_tokens": [9],
+    "forced_bos_token_id": 4,
+    "forced_eos_token_id": END,
+    "sequence_bias": [[[9], -4.0]],
+    "encoder_no_repeat_ngram_size": 1,
+    "encoder_repetition_penalty": 1.5,
+    "exponential_decay_length_penalty": [1, 1.5],
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("option", ADJUSTED)
+@pytest.mark.parametrize("options", ["paper", "stock", "stock greedy"])
+def test_what_made_log_probabilities_another_than_the_models_is_named(model, options, option):
+    """And it did: of some step, the best tokens or their probabilities are not those of a plain forward pass."""
+    options = {**SEARCHES[options], "max_new_tokens": 8, option: ADJUSTED[option]}
+    if option == "forced_eos_token_id":
+        options["max_new_tokens"] = 2  # it forces what stands at the limit
+    source = [9, 9, 4, 2]
+    (record,), _ = recorded(model, [source], **options)
+    targets = [each["tokens"] for each in record["hypotheses"]]
+    log_probs = plain_log_probs(model, source, targets)
+    same = []
+    for step in record["steps"]:
+        for live, top in zip(step["live"], step["top"], strict=True):
+            best = after(log_probs, live, targets[live]).exp().topk(5)
+            own = [
+                (token, pytest.approx(value, abs=1e-5))
+                for token, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            ]
+            same.append([(each["token"], each["probability"]) for each in top] == own)
+    assert not all(same)
+    assert record["adjusted"] == {option: ADJUSTED[option]}
+    json.dumps(record, allow_nan=False)
+
+
+def test_what_changes_nothing_is_not_named(model, searched):
+    assert all(search["adjusted"] == {} for _, search, _ in searched[0])
+    neutral = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "min_length": 0, "suppress_tokens": None}
+    for extra in (neutral, {"no_repeat_ngram_size": 60}):  # no target is as long as that
+        (search,), _ = recorded(model, SOURCES[:1], **searched[1], **extra)
+        assert search["adjusted"] == {}
+
+
+def test_what_adjusts_is_found_in_the_models_config_and_named_as_it_was_given(model):
+    saved = copy.deepcopy(model)
+    saved.generation_config.repetition_penalty = 1.3
+    (search,), _ = recorded(saved, SOURCES[:1], search="paper", num_beams=2, sequence_bias={(9,): -2.0})
+    assert search["adjusted"] == {"repetition_penalty": 1.3, "sequence_bias": "{(9,): -2.0}"}
+
+
 def test_of_several_returned_the_best_is_the_winner(model):
     options = {"search": "paper", "num_beams": 4, "length_penalty": 0.6}
     for source in SOURCES:

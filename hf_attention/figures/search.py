@@ -13,7 +13,7 @@ from .writing import number, probability, shorten, text_width
 
 
 ROW, SMALL = 26.0, 11.0
-NUMBER, CACHED, READ, TOTAL = 44.0, 70.0, 230.0, 84.0  # widths of the columns
+NUMBER, CACHED, READ, TOTAL, ADJUSTED = 44.0, 70.0, 230.0, 84.0, 112.0  # widths of the columns
 CELL, CELL_HEIGHT, GAP, ACROSS = 142.0, 20.0, 6.0, 5  # of a candidate; how many stand in a row
 FINISHED = 5  # so many of those that have ended are compared below
 
@@ -43,16 +43,19 @@ class TimeLine:
         self.lines: set[str] = set()  # the kinds of edges that occur
         self.read = NUMBER + CACHED
         self.total = self.read + READ
-        self.top = self.total + TOTAL
+        self.top = self.total + (ADJUSTED if translation.adjusted else TOTAL)
 
     def draw(self) -> None:
         canvas, y = self.canvas, self.translation.head(self.canvas) + 34
+        log_p, best = "log P so far", "the most probable next tokens"
+        if self.translation.adjusted:
+            log_p, best = "adjusted log P", "the best next tokens, each with e^(its adjusted log P)"
         heads = [
             (0.0, "start", "step"),
             (self.read - 20, "end", "in cache"),
             (self.total - 14, "end", "read before · fed now"),
-            (self.top - 20, "end", "log P so far"),
-            (self.top, "start", "the most probable next tokens, and what becomes of them"),
+            (self.top - 20, "end", log_p),
+            (self.top, "start", f"{best}, and what becomes of them"),
         ]
         for x, anchor, text in heads:
             canvas.text(x, y, text, size=SMALL, anchor=anchor, kind="faint")

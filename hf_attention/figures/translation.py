@@ -9,7 +9,7 @@ from .writing import number, shorten
 
 
 MOST_STEPS = 40  # of a longer search, as many first steps are drawn
-WIDE = 760.0  # of the headings
+WIDE, OPTION = 760.0, 240.0  # pixels: of the headings, of an option in them
 
 
 class Translation:
@@ -35,6 +35,11 @@ class Translation:
             return "score = log P"
         penalty = "((5 + length) / 6)" if self.record["search"] == "paper" else "length"
         return f"score = log P / {penalty}" + (f"^{alpha:g}" if alpha != 1 else "")
+
+    @property
+    def adjusted(self) -> str:
+        """`repetition_penalty=1.8, ...`: what made probabilities and log P others than the model's own, or nothing."""
+        return ", ".join(shorten(f"{name}={value}", OPTION, 11) for name, value in self.record["adjusted"].items())
 
     @property
     def result(self) -> str:
@@ -87,4 +92,7 @@ class Translation:
         rules = [self.formula, f"length: generated tokens, at most {self.record['limit']}"]
         rules.append({"paper": "the paper's search", "stock": "the library's own search"}[self.record["search"]])
         canvas.text(0, 39, " · ".join(rules), size=11, kind="faint")
-        return 39
+        if not self.adjusted:
+            return 39
+        canvas.text(0, 57, f"after {self.adjusted}, which changed the model's own probabilities", size=11, kind="bold")
+        return 57

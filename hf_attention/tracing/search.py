@@ -3,7 +3,7 @@
 The search itself is `generate()`'s, one source at a time; nothing of it is written here once more. It is watched
 through what `generate()` offers to everybody: a logits processor is shown the live hypotheses of every step, a
 stopping criterion the candidates, a forward hook what the decoder is fed and what its cache holds; the output has the
-log-probabilities and the winner.
+log-probabilities, before and after what changes them, and the winner.
 
 `record_searches` gives plain data, as JSON holds it, for each source:
 
@@ -11,6 +11,9 @@ log-probabilities and the winner.
     beams       k; 1 is greedy search
     alpha       α of the length penalty: ((5 + length) / 6)^α, in the stock search length^α; 0 in stock greedy search
     limit       the most tokens that may be generated
+    adjusted    {option: value} of `generate()`'s options that change log-probabilities, such as repetition_penalty, if
+                those of this run are not the model's own; otherwise {}. All probabilities and log_probs below are what
+                the search went by: where `adjusted` is not empty, numbers that need not add up to 1
     prompt      ids that the decoder starts with: the start symbol
     steps       [{length, fed, cache_length, live, top, candidates}], one for each call of the decoder:
         length        tokens generated before it
@@ -54,7 +57,7 @@ from .tree import Tree
 
 Output = GenerateBeamEncoderDecoderOutput | GenerateEncoderDecoderOutput
 
-EVERYTHING = {"return_dict_in_generate": True, "output_scores": True, "output_attentions": True}
+EVERYTHING = dict.fromkeys(("return_dict_in_generate", "output_scores", "output_logits", "output_attentions"), True)
 
 
 def translations(model: PreTrainedModel, sentences: Sentences, generation: dict[str, Any]) -> list[list[int]]:
@@ -146,12 +149,16 @@ class _Candidates(StoppingCriteria):
 
 def _record(settings: Settings, limit: int, seen: Observer, output: Output, winner: list[int]) -> dict[str, Any]:
     tree = Tree(settings, seen.rows[0][0])
+    adjusted = False
     # On Apple's GPUs the stock greedy search runs a step too far, and takes that back from its output.
-    steps = zip(seen.rows, seen.candidates, seen.fed, seen.cached, output.scores or (), strict=False)
-    for rows, candidates, fed, cached, scores in steps:
+    computed = output.scores or (), output.logits or ()
+    steps = zip(seen.rows, seen.candidates, seen.fed, seen.cached, *computed, strict=False)
+    for rows, candidates, fed, cached, scores, logits in steps:
         log_probs = scores.float().cpu()  # [rows, words]
         if settings.search == "stock" and settings.beams == 1:
             log_probs = log_probs.log_softmax(-1)  # stock greedy search compares logits
+        own = logits.float().cpu().log_softmax(-1)
+        adjusted = adjusted or not torch.allclose(log_probs, own, rtol=1e-5, atol=1e-6, equal_nan=True)
         tree.grow(rows, candidates, fed, cached, log_probs)
     scored = output.get("sequences_scores")
     return {
@@ -159,6 +166,7 @@ def _record(settings: Settings, limit: int, seen: Observer, output: Output, winn
         "beams": settings.beams,
         "alpha": settings.alpha,
         "limit": limit,
+        "adjusted": settings.adjusting() if adjusted else {},
         "prompt": tree.prompt,
         "steps": tree.steps,
         "hypotheses": tree.hypotheses,

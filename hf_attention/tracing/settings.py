@@ -1,6 +1,7 @@
 """How `generate()` will search, asked before it does: which search, how many beams, how far."""
 
 import copy
+import json
 import logging
 from typing import Any
 
@@ -24,6 +25,16 @@ UNSEEN = {
     "token_healing": False,
     **dict.fromkeys(("constraints", "force_words_ids", "prompt_lookup_num_tokens", "assistant_early_exit")),
     **dict.fromkeys(("dola_layers", "stop_strings", "max_time")),
+}
+
+# Fields that change what the model says to the next token, and the value that they do nothing with.
+ADJUSTING = {
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), 1.0),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
+    **dict.fromkeys(("sequence_bias", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens")),
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty")),
+    **dict.fromkeys(("watermarking_config",)),
+    **dict.fromkeys(("remove_invalid_values", "renormalize_logits"), False),
 }
 
 
@@ -95,6 +106,19 @@ class Settings:
             return 1.0
         return float(length_penalty(length, self.alpha) if self.search == "paper" else length**self.alpha)
 
+    def adjusting(self) -> dict[str, Any]:
+        """The options that may change log-probabilities; their values as JSON holds them, or as Python writes them."""
+        asked = {name: self._asked(name) for name in ADJUSTING}
+        return {name: _plain(value) for name, value in asked.items() if value not in (None, ADJUSTING[name])}
+
     def _asked(self, name: str, default: Any = None) -> Any:
         found = (self._given.get(name), getattr(self._config, name, None))
         return next((value for value in found if value is not None), default)
+
+
+def _plain(value: Any) -> Any:
+    try:
+        json.dumps(value)
+    except TypeError:
+        return repr(value)
+    return value
