@@ -8,7 +8,7 @@ import torch
 from drawn import SVG, Drawn
 
 from hf_attention.figures.canvas import Canvas
-from hf_attention.figures.shading import extremes, summary
+from hf_attention.figures.shading import cells, extremes, is_sampled, pool, summary
 from hf_attention.figures.writing import number, probability, shape_text
 
 
@@ -98,6 +98,71 @@ def test_a_large_matrix_is_a_heat_map_with_summary_and_corner():
     assert summary(values) in drawn.lines
     assert torch.allclose(grid.exact, values[:3, :4].double(), atol=1e-6)
     assert len(drawn.svg) < 60_000
+
+
+@pytest.mark.parametrize("shape", [(20, 64), (41, 64), (64, 20), (100, 128), (20, 512), (3, 300), (81, 66)], ids=str)
+def test_what_a_cell_is_the_mean_of_is_counted(shape):
+    """How many values each mean depends on, seen from the means of columns (and rows) that are 1 in one place."""
+    blocks = []
+    for size, most, what in zip(shape, (40, 64), ("rows", "columns"), strict=True):
+        if size > most:
+            rows = torch.eye(size)[:, :, None] if what == "rows" else torch.eye(size)[:, None, :]
+            seen = sum(pool(row).flatten().gt(0).long() for row in rows)
+            low, high = int(seen.min()), int(seen.max())
+            blocks.append(f"{low} {what}" if low == high else f"{low} to {high} {what}")
+    assert cells(shape) == (f"each cell the mean of {' × '.join(blocks)}" if blocks else "")
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "columns", "words"),
+    [
+        ((20, 512), range(20), [16 * pair + i for pair in range(32) for i in (0, 1)], "every 8th pair of columns"),
+        ((20, 64), range(20), range(64), ""),
+        ((90, 66), range(0, 90, 3), [4 * pair + i for pair in range(17) for i in (0, 1)],
+         "every 3rd row and every 2nd pair of columns"),
+        ((2, 1409), range(2), [46 * pair + i for pair in range(31) for i in (0, 1)], "every 23rd pair of columns"),
+        ((2, 768), range(2), [24 * pair + i for pair in range(32) for i in (0, 1)], "every 12th pair of columns"),
+    ],
+)  # fmt: skip
+def test_a_sampled_heat_map_shows_values_and_says_which(shape, rows, columns, words):
+    values = torch.arange(shape[0] * shape[1], dtype=torch.float64).reshape(shape)
+    wanted = [[shape[1] * row + column for column in columns if column < shape[1]] for row in rows]
+    assert pool(values, sampled=True).tolist() == wanted
+    assert cells(shape, sampled=True) == words
+
+
+def test_what_is_added_up_is_sampled_alike():
+    names = ["embed_tokens.rows", "embed_tokens.output", "embed_positions.output", "sum", "dropped"]
+    assert all(is_sampled(f"{stack}.{name}") for stack in ("encoder", "decoder") for name in names)
+    assert not any(map(is_sampled, ("encoder.output", "encoder.layers.0.self_attn_add_norm.sum", "source.input_ids")))
+
+
+def test_a_heat_map_says_what_its_cells_are_and_where_its_numbers_stand():
+    told = {}
+    for name, values, options in (
+        ("means", torch.rand(20, 512), {}),
+        ("sampled", torch.rand(20, 512), {"sampled": True}),
+        ("single", torch.rand(20, 20), {}),
+        ("bare", torch.rand(50, 64), {"corner": False}),
+        ("single, bare", torch.rand(20, 20), {"corner": False}),
+        ("numbers", torch.rand(3, 4), {}),
+    ):
+        canvas = Canvas(name)
+        box, whole = canvas.grid(0, 0, values, key="v", **options)
+        drawn = Drawn(canvas)
+        told[name] = [line for line in drawn.lines if line[0].isalpha() and not line.startswith("min")]
+        cells_ = [cell for cell in drawn.root.iter(f"{SVG}rect") if cell.get("class") == "cell"]
+        lines = [float(text.get("y")) for text in drawn.root.iter(f"{SVG}text") if text.get("class") != "number"]
+        assert all(float(cell.get("y")) > max(lines, default=-1) for cell in cells_)
+        assert box.height < whole.height or not lines
+    assert told == {
+        "means": ["each cell the mean of 8 columns · in numbers: the top left corner"],
+        "sampled": ["every 8th pair of columns · in numbers: the top left corner"],
+        "single": ["in numbers: the top left corner"],
+        "bare": ["each cell the mean of 2 rows"],
+        "single, bare": [],
+        "numbers": [],
+    }
 
 
 def test_a_heat_map_hatches_what_is_hidden_and_only_that():

@@ -301,6 +301,28 @@ def test_of_a_large_vocabulary_the_best_words_are_shown(base):
         assert ("B, T, W", "2, 20, 37000") in drawn.shapes and ("D, W", "512, 37000") in drawn.shapes
 
 
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_large_positional_encoding_is_drawn_in_sines_and_cosines(base, stack):
+    """§3.5 by hand, at every 8th pair of columns; and what it is added to at the same ones, so that cells add up."""
+    _, run, sources, targets = base
+    drawn = Drawn(run.figure(f"{stack}.inputs"))
+    levels = drawn.grids["embed_positions.output"].levels
+    length = len(padded(sources if stack == "encoder" else targets, 0)[0])
+    assert set(levels) == {(t, column) for t in range(length) for column in range(64)}
+    for (t, column), level in levels.items():
+        pair = 8 * (column // 2)
+        angle = t / 10000 ** (2 * pair / 512)
+        value = math.cos(angle) if column % 2 else math.sin(angle)
+        assert abs((value + 1) / 2 * 11 - level) < 0.52  # white is −1, or next to it, and dark is 1
+    for key in ("embed_tokens.output", "sum"):
+        value = run[f"{stack}.{key}"].value[0].double()
+        own = value[:, [16 * pair + i for pair in range(32) for i in (0, 1)]]
+        wanted = ((own - value.min()) / (value.max() - value.min()) * 11).round()
+        found = torch.tensor([[drawn.grids[key].levels[t, c] for c in range(64)] for t in range(length)])
+        assert torch.equal(found, wanted.long())
+    assert sum(line.startswith("every 8th pair of columns") for line in drawn.lines) == 4
+
+
 @pytest.mark.parametrize("name", ["encoder.inputs", "decoder.inputs", "shift"])
 def test_inputs_of_a_large_model_stay_small(base, name):
     assert len(base[1].figure(name, sentence=1).svg()) < 300_000

@@ -23,6 +23,7 @@ from .shading import (
     HEAT_COLUMNS,
     HEAT_LEVELS,
     NUMBERS,
+    cells,
     extremes,
     heat_cell,
     heat_levels,
@@ -249,6 +250,7 @@ class Canvas:
         numbers: int = NUMBERS,
         faint: str | None = None,
         corner: bool = True,
+        sampled: bool = False,
     ) -> tuple[Box, Box]:
         """A matrix [rows, columns] as numbers on tinted cells; one of more than `numbers` cells as a heat map.
 
@@ -261,6 +263,7 @@ class Canvas:
             limits: the values drawn white and dark; by default the smallest and largest, −∞ apart.
             faint: a row or column of this name is written faintly, such as that of the padding.
             corner: below a heat map, its summary and some of its values.
+            sampled: a heat map of too many columns shows some of them, not means; see `shading.is_sampled`.
 
         Returns:
             the box of the cells, and that of everything drawn, with titles and labels.
@@ -288,7 +291,7 @@ class Canvas:
             if in_cells:
                 box = self._cells(left, top, values, low, high)
             else:
-                box = self._heat(left, top, values, low, high, (width, height), corner)
+                box = self._heat(left, top, values, low, high, (width, height), corner, sampled)
             every = math.ceil(12 * values.shape[0] / box.height)
             for i, label in enumerate(rows):
                 if i % every == 0:
@@ -334,9 +337,10 @@ class Canvas:
         high: float,
         cell: tuple[float, float],
         corner: bool,
+        sampled: bool,
     ) -> Box:
-        """Means of neighbouring values where there are too many; then the summary, and a corner in numbers."""
-        levels = heat_levels(values, low, high)
+        """Fewer cells than values where there are too many; then what they are, the summary, a corner in numbers."""
+        levels = heat_levels(values, low, high, sampled)
         width, height = cell[0] * levels.shape[1], cell[1] * levels.shape[0]
         place = f"translate({_round(x)} {_round(y)}) scale({cell[0]:g} {cell[1]:g})"
         with self.group(**{"class": "heat", "transform": place}):
@@ -347,10 +351,13 @@ class Canvas:
                 self._add("path", "" if tint else "hidden", d=path, **tint, **_data({"level": level}))
         self._add("path", "edge", d=f"M{_round(x)} {_round(y)}h{_round(width)}v{_round(height)}h{_round(-width)}z")
         self._reach(x, y, x + width, y + height)
+        below, told = y + height + 15, [cells(values.shape, sampled)]
         if corner:
-            below = y + height + 15
             self.text(x, below, summary(values), size=11, kind="faint summary")
-            self._cells(x, below + 8, values[:CORNER_ROWS, :CORNER_COLUMNS], low, high)
+            self._cells(x, below + 23, values[:CORNER_ROWS, :CORNER_COLUMNS], low, high)
+            below, told = below + 15, [*told, "in numbers: the top left corner"]
+        if any(told):
+            self.text(x, below, " · ".join(filter(None, told)), size=11, kind="faint")
         return Box(x, y, width, height)
 
     # Structure

@@ -8,6 +8,7 @@ import torch
 
 from ..tracing.trace import Trace, TracedTensor
 from .canvas import Box, Canvas
+from .shading import is_sampled
 from .writing import shape_text, text_width
 
 
@@ -60,6 +61,7 @@ def matrix(
     values, axes = tensor.value[tuple(where)], tensor.axes[len(where) :]
     if transposed:
         values, axes = values.T, axes[::-1]
+    options["sampled"] = is_sampled(tensor.name)
     return Matrix(readable(values), title, shape_text(axes, values.shape), key=key, **options)
 
 

@@ -1,6 +1,7 @@
 """How a matrix becomes cells: in numbers or as a heat map, how dark each, and the words that sum it up."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 
 import torch
@@ -13,6 +14,9 @@ COLUMNS = 16
 HEAT_ROWS, HEAT_COLUMNS, HEAT_LEVELS, HEAT_CELL = 40, 64, 12, 7.0
 HEAT_WIDE = 32  # up to so many rows or columns with labels, each is twice as large: a token fits beside it
 CORNER_ROWS, CORNER_COLUMNS = 3, 4
+# Neighbouring sines and cosines would cancel out: of a positional encoding, and of what is added to it, some columns
+# are shown instead of means, the same ones everywhere, so that a sum can be seen.
+SAMPLED = re.compile(r"(encoder|decoder)\.(embed_\w+\.\w+|sum|dropped)")
 DARK = (23, 78, 140)
 WHITE_FROM = 0.755  # of the way to DARK, white letters stand out better than black ones; both do by 4.5 to 1 there
 
@@ -24,19 +28,54 @@ def shade(level: float) -> tuple[str, str]:
     return fill, "#ffffff" if level > WHITE_FROM else "#000000"
 
 
-def pool(values: torch.Tensor) -> torch.Tensor:
-    """[rows, columns] as the means of at most HEAT_ROWS x HEAT_COLUMNS blocks; −∞ doesn't count, nan where all is."""
-    size = min(values.shape[0], HEAT_ROWS), min(values.shape[1], HEAT_COLUMNS)
+def is_sampled(name: str) -> bool:
+    """Whether heat maps of the tensor `name` show some of its columns and not means."""
+    return bool(SAMPLED.fullmatch(name))
+
+
+def pool(values: torch.Tensor, sampled: bool = False) -> torch.Tensor:
+    """[rows, columns] as at most HEAT_ROWS x HEAT_COLUMNS; −∞ doesn't count, nan where all is.
+
+    Means of blocks, or `sampled`: evenly spaced rows, and evenly spaced pairs of columns, a sine with its cosine.
+    """
     values = values.double()
     known = values.gt(MINUS_INFINITY)
+    if sampled:
+        row, pair = _strides(values.shape)
+        columns = [column for column in range(values.shape[1]) if column // 2 % pair == 0]
+        return values.masked_fill(~known, torch.nan)[::row, columns]
+    size = min(values.shape[0], HEAT_ROWS), min(values.shape[1], HEAT_COLUMNS)
     parts = torch.stack((values.masked_fill(~known, 0), known.double()))
     total, share = torch.nn.functional.adaptive_avg_pool2d(parts, size)
     return total / share  # 0 / 0 where nothing is known
 
 
-def heat_levels(values: torch.Tensor, low: float, high: float) -> torch.Tensor:
+def cells(shape: Sequence[int], sampled: bool = False) -> str:
+    """What the cells of a heat map [rows, columns] are, in words; nothing where each is one value of its own."""
+    if sampled:
+        counted = zip(_strides(shape), ("row", "pair of columns"), strict=True)
+        return " and ".join(f"every {_ordinal(stride)} {what}" for stride, what in counted if stride > 1)
+    parts = []
+    for size, most, what in zip(shape, (HEAT_ROWS, HEAT_COLUMNS), ("rows", "columns"), strict=True):
+        lengths = {-(-(i + 1) * size // most) - i * size // most for i in range(most)} if size > most else set()
+        if lengths:
+            parts.append(" to ".join(map(str, sorted({min(lengths), max(lengths)}))) + f" {what}")
+    return f"each cell the mean of {' × '.join(parts)}" if parts else ""
+
+
+def _strides(shape: Sequence[int]) -> tuple[int, int]:
+    """From one row, and from one pair of columns, to the next that is shown."""
+    return math.ceil(shape[0] / HEAT_ROWS), math.ceil(math.ceil(shape[1] / 2) / (HEAT_COLUMNS // 2))
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number // 10 % 10 == 1 else ending}"
+
+
+def heat_levels(values: torch.Tensor, low: float, high: float, sampled: bool = False) -> torch.Tensor:
     """The pooled [rows, columns] as whole numbers from 0 to HEAT_LEVELS - 1; -1 where there is no number but −∞."""
-    pooled = pool(values).clamp(low, high)
+    pooled = pool(values, sampled).clamp(low, high)
     levels = ((pooled - low) / ((high - low) or 1) * (HEAT_LEVELS - 1)).round()
     return levels.nan_to_num(nan=-1).long()
 
