@@ -13,7 +13,18 @@ import torch
 
 from ..tracing.trace import TracedTensor
 from .layout import readable
-from .shading import CORNER_COLUMNS, CORNER_ROWS, HEAT_COLUMNS, HEAT_ROWS, extremes, heat_levels, in_numbers, summary
+from .shading import (
+    CORNER_COLUMNS,
+    CORNER_ROWS,
+    HEAT_COLUMNS,
+    HEAT_ROWS,
+    cells,
+    extremes,
+    heat_levels,
+    in_numbers,
+    is_sampled,
+    summary,
+)
 from .writing import number
 
 
@@ -34,7 +45,7 @@ def packed(
 
     `matrix`: [rows, columns] of each. `type`: bool, int, f32 or f64. `values`: all of them in one row, whole numbers
     as a list, others as base64 of little-endian floats; missing where there are too many. `heats`: one for
-    each matrix that is not drawn in numbers, {levels, size, low, high, summary, corner}. `turned`: the same of the
+    each matrix that is not drawn in numbers, {levels, size, cells, low, high, summary, corner}. `turned`: the same of the
     transposed matrices, on request.
     """
     matrices, shape = _matrices(tensor.axes, readable(value))
@@ -43,9 +54,9 @@ def packed(
     if small or _is_added_up(tensor.axes, shape, value[:1].numel()):
         found["values"] = _exact(value)
     if not small:
-        found["heats"] = [_heat(matrix, limits, write) for matrix in matrices]
+        found["heats"] = [_heat(matrix, limits, write, is_sampled(tensor.name)) for matrix in matrices]
     if turned and not in_numbers(shape[::-1]):
-        found["turned"] = [_heat(matrix.T, limits, write) for matrix in matrices]
+        found["turned"] = [_heat(matrix.T, limits, write, is_sampled(tensor.name)) for matrix in matrices]
     return found
 
 
@@ -76,12 +87,15 @@ def _exact(value: torch.Tensor) -> str | list[int]:
     return base64.b64encode(numbers.astype(f"<f{int(kind[1:]) // 8}").tobytes()).decode()
 
 
-def _heat(values: torch.Tensor, limits: tuple[float, float] | None, write: Callable[[float], str]) -> dict[str, Any]:
+def _heat(
+    values: torch.Tensor, limits: tuple[float, float] | None, write: Callable[[float], str], sampled: bool
+) -> dict[str, Any]:
     low, high = limits or extremes(values)
-    levels = heat_levels(values, low, high)
+    levels = heat_levels(values, low, high, sampled)
     return {
         "levels": "".join(LEVELS[level] if level >= 0 else "." for level in levels.flatten().tolist()),
         "size": list(levels.shape),
+        "cells": cells(values.shape, sampled),
         "low": _for_json(low),
         "high": _for_json(high),
         "summary": summary(values, write),

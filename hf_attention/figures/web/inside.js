@@ -109,7 +109,8 @@ function table(shown, rows, columns, caption, what) {
     ...columns.slice(0, width).map((_, j) => cell(shown, shown.at(i, j), what))));
   const top = element("tr", {}, element("td"), ...columns.slice(0, width).map((name) => named("col", name)));
   const words = [caption, of].filter(Boolean).join(": ");
-  const heat = shown.heat ? [heatMap(shown), element("p", {}, shown.heat.summary)] : [];
+  const told = shown.heat ? [shown.heat.summary, shown.heat.cells].filter(Boolean) : [];
+  const heat = shown.heat ? [heatMap(shown), ...told.map((line) => element("p", {}, line))] : [];
   return element("div", { class: "scroll" }, ...heat, element("table", { class: "numbers" },
     ...(words ? [element("caption", {}, words)] : []), element("thead", {}, top), element("tbody", {}, ...body)));
 }
