@@ -56,7 +56,7 @@ function whenUnfolded(details, content) {
 
 // Formulas as the paper sets them: `W_i^Q` with small letters below and above.
 function formula(text) {
-  const pieces = text.split(/([_^](?:model|ff|\d+|[A-Za-z])(?![A-Za-z]))/);
+  const pieces = text.split(/([_^](?:model|ff|src|tgt|out|\d+|[A-Za-z])(?![A-Za-z]))/);
   return pieces.map((piece, i) => (i % 2 ? element(piece[0] === "_" ? "sub" : "sup", {}, piece.slice(1)) : piece));
 }
 
