@@ -10,6 +10,7 @@ from drawn import SVG, Drawn, Interval, read
 from traced import ODD_SOURCES, ODD_TARGETS, SOURCES, TARGETS, base_ids, base_model, odd_model, toy_model
 
 from hf_attention import trace
+from hf_attention.figures.values import packed
 
 
 CASES = {"toy": (toy_model, SOURCES, TARGETS), "odd": (odd_model, ODD_SOURCES, ODD_TARGETS)}
@@ -321,6 +322,19 @@ def test_a_large_positional_encoding_is_drawn_in_sines_and_cosines(base, stack):
         found = torch.tensor([[drawn.grids[key].levels[t, c] for c in range(64)] for t in range(length)])
         assert torch.equal(found, wanted.long())
     assert sum(line.startswith("every 8th pair of columns") for line in drawn.lines) == 4
+
+
+def test_the_page_shows_the_same_cells(base):
+    """What the page puts into a heat map are the levels that the figure has, and what is said of them."""
+    drawn = Drawn(base[1].figure("encoder.inputs"))
+    for key in ("embed_tokens.output", "embed_positions.output", "sum"):
+        tensor = base[1][f"encoder.{key}"]
+        heat = packed(tensor, tensor.value)["heats"][0]
+        levels = [drawn.grids[key].levels[row, column] for row in range(20) for column in range(64)]
+        assert [int(letter, 36) for letter in heat["levels"]] == levels and heat["size"] == [20, 64]
+        assert f"{heat['cells']} · in numbers: the top left corner" in drawn.grids[key].text
+    tensor = base[1]["encoder.output"]
+    assert packed(tensor, tensor.value)["heats"][0]["cells"] == "each cell the mean of 8 columns"
 
 
 @pytest.mark.parametrize("name", ["encoder.inputs", "decoder.inputs", "shift"])
