@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import build_model
 from test_page import HOSTILE, PLACES
-from traced import odd_trace, toy_trace
+from traced import ODD_SOURCES, ODD_TARGETS, odd_model, odd_trace, toy_trace
 
 from hf_attention import Trace, trace
 from hf_attention.figures import attention, page, shading, values, writing
@@ -343,6 +343,129 @@ def worked_out(line):
     return eval(formula, {"math": math, "__builtins__": {}})
 
 
+@pytest.fixture(scope="module")
+def base(browser, tmp_path_factory):
+    """Heads as wide as the base model's; with padding."""
+    model = build_model(vocab_size=30, num_layers=2, d_model=128, num_heads=2)
+    words = torch.randint(3, 30, (4, 20), generator=torch.Generator().manual_seed(0)).tolist()
+    sources, targets = [[*words[0][:19], 2], [*words[1][:12], 2]], [[*words[2][:17], 2], [*words[3][:19], 2]]
+    run = trace(model, None, sources, targets, search=False, backward=True)
+    file = tmp_path_factory.mktemp("base") / "base.html"
+    run.to_html(file)
+    visit = Visit(browser, file)
+    visit.trace = run
+    yield visit
+    assert visit.wrong == []
+    visit.page.close()
+
+
+@pytest.mark.parametrize("kind", page.KINDS)
+@pytest.mark.parametrize("key", ["products", "scores", "masked_scores", "weights", "heads"])
+def test_every_cell_of_a_heat_map_can_be_recomputed_from_the_page(base, kind, key):
+    base.page.check("#all-terms")
+    for layer, sentence, head in ((0, 0, 1), (1, 1, 0)):
+        base.choose(kind=kind, layer=layer, sentence=sentence, head=head)
+        value = base.trace[f"{kind.replace('.', f'.layers.{layer}.')}.{key}"].value[sentence, head]
+        for row, column in ((0, 0), (11, 12), (len(value) - 1, value.shape[1] - 1)):
+            line = base.page.evaluate(
+                """([key, row, column]) => {
+                    const figure = document.querySelector("#attention-figure .figure:not([hidden])");
+                    light(figure.querySelector(`[data-grid=${key}]`), row, column);
+                    return document.querySelector(".recompute .sum").textContent;
+                }""",
+                [key, row, column],
+            )
+            wanted = float(value[row, column])
+            assert line.endswith(f" = {writing.number(wanted)}") and "…" not in line
+            if wanted > writing.MINUS_INFINITY:  # each of up to 64 products was rounded twice
+                assert worked_out(line) == pytest.approx(wanted, abs=0.04)
+
+
+def test_long_sums_are_shortened_until_a_reader_wants_all_terms(base):
+    base.page.uncheck("#all-terms")
+    base.choose(kind="encoder.self_attn", layer=0, sentence=0, head=0)
+    base.page.locator(f"#attention-figure {SHOWN} [data-grid=products]").focus()
+    base.page.keyboard.press("ArrowDown")
+    line = base.page.inner_text(".recompute .sum")
+    assert "… (64 in all)" in line and line.count("·") == 6
+    base.page.locator("#all-terms").focus()
+    base.page.keyboard.press("Space")
+    line = base.page.inner_text(".recompute .sum")
+    assert "…" not in line and line.count("·") == 64
+    base.choose(head=1)  # the line is that of the head that is shown
+    value = float(base.trace["encoder.layers.0.self_attn.products"].value[0, 1, 1, 0])
+    assert base.page.inner_text(".recompute .sum").endswith(f"= {writing.number(value)}")
+
+
+@pytest.mark.parametrize("path", ["encoder.layers.1.self_attn", "decoder.layers.0.cross_attn"])
+def test_what_is_told_from_kept_numbers_is_what_python_tells(base, path):
+    """Limits, summaries and numbers of heat maps, also of those that are another tensor's numbers in another order."""
+    for name in ("q_split", "k_heads", "v_heads", "heads", "products"):
+        tensor = base.trace[f"{path}.{name}"]
+        matrices = tensor.value[1].flatten(0, -3)
+        for place in (0, len(matrices) - 1):
+            found = base.page.evaluate(
+                """([name, place]) => {
+                    const { rows, columns, at, low, high, heat } = matrix(`value:${name}`, place);
+                    const numbers = range(rows).flatMap((i) => range(columns).map((j) => at(i, j)));
+                    return { numbers, low, high, summary: heat && heat.summary };
+                }""",
+                [tensor.name, len(matrices) + place],
+            )
+            wanted = matrices[place]
+            assert found["numbers"] == wanted.flatten().tolist()
+            assert (found["low"], found["high"]) == shading.extremes(wanted)
+            assert found["summary"] == (None if shading.in_numbers(wanted.shape) else shading.summary(wanted))
+
+
+def test_a_run_in_half_precision_says_that_it_was_rounded(browser, tmp_path):
+    half = trace(odd_model().to(torch.bfloat16), None, ODD_SOURCES, ODD_TARGETS, search=False)
+    half.to_html(tmp_path / "half.html")
+    visit = Visit(browser, tmp_path / "half.html")
+    visit.page.locator(f"#attention-figure {SHOWN} [data-grid=scores] .cell").first.hover()
+    value = float(half["encoder.layers.0.self_attn.scores"].value[0, 0, 0, 0])
+    line = visit.page.inner_text(".recompute .sum")
+    assert line.endswith(f" ≈ {writing.number(value)}, rounded to bfloat16") and " = " not in line
+    assert visit.wrong == []
+    visit.page.close()
+
+
+def test_the_line_says_which_cells_answer(browser, files):
+    visit = Visit(browser, files["toy"])
+    invitation = visit.page.inner_text(".recompute .sum")
+    keys = {key for key, _ in visit.grids(f"#attention-figure {SHOWN}")}
+    for key in keys:
+        visit.page.locator(f"#attention-figure {SHOWN} [data-grid={key}] .cell").first.hover()
+        assert visit.page.inner_text(".recompute .sum").startswith(f"{key.replace('_', ' ')}, ")
+    for word in ("products", "scores", "masked scores", "weights", "result", "Q, K, V"):
+        assert word in invitation
+    visit.page.close()
+
+
+TYPE = """() => [...document.querySelectorAll(".figure")].filter(each => each.checkVisibility()).map(figure => {
+    const svg = figure.querySelector("svg"), scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+    const sizes = [...svg.querySelectorAll("text[font-size]")].map(text => scale * text.getAttribute("font-size"));
+    const hint = figure.parentElement.querySelector(".sideways").checkVisibility();
+    return [figure.parentElement.id, Math.min(...sizes), figure.scrollWidth > figure.clientWidth + 1, hint,
+            figure.scrollLeft, figure.tabIndex];
+})"""
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_figures_scroll_before_their_letters_get_too_small(base, browser, files, width):
+    for visit in (Visit(browser, files["toy"], viewport={"width": width, "height": 740}), base):
+        visit.page.set_viewport_size({"width": width, "height": 740})
+        visit.page.wait_for_function("width => innerWidth === width", arg=width)
+        found = visit.page.evaluate(TYPE)
+        assert len(found) >= 9
+        for name, size, wider, hint, left, focus in found:
+            assert size >= 9.4, name
+            assert (hint, left, focus) == (wider, 0, 0), name
+        assert width > 1000 or any(wider for _, _, wider, *_ in found)
+        assert visit.page.evaluate("document.documentElement.scrollWidth") == width
+    base.page.set_viewport_size({"width": 1400, "height": 900})
+
+
 def test_cells_are_reached_by_keyboard(visit):
     visit.choose(kind="encoder.self_attn", layer=0, head=0, sentence=0)
     grid = visit.page.locator(f"#attention-figure {SHOWN} [data-grid=products]")
@@ -356,7 +479,7 @@ def test_cells_are_reached_by_keyboard(visit):
 
 def test_answers_lead_to_the_place_that_shows_it(visit):
     visit.choose(kind="encoder.self_attn", sentence=0)
-    visit.page.click("#question-mask a[data-set]")
+    visit.page.click("#question-mask a[href='#attention']")
     assert visit.page.evaluate("location.hash") == "#attention"
     assert visit.page.input_value("[data-choose=kind]") == "decoder.self_attn"
     assert visit.page.locator(f"#attention-figure {SHOWN}").get_attribute("data-path") == "decoder.layers.0.self_attn"
@@ -452,7 +575,7 @@ def test_in_a_notebooks_frame_links_stay_inside(browser, traces, tmp_path):
     )
     visit = Visit(browser, tmp_path / "notebook.html")
     frame = visit.page.frame_locator("iframe")
-    frame.locator("#question-mask a[data-set]").click()
+    frame.locator("#question-mask a[href='#attention']").click()
     assert frame.locator("#attention").is_visible()
     assert "notebook" in visit.page.inner_text("p") and visit.page.locator("iframe").count() == 1
     assert [each for each in visit.wrong if not each.startswith("about:")] == []

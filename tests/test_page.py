@@ -17,7 +17,6 @@ from traced import (
     ODD_TARGETS,
     SOURCES,
     TARGETS,
-    base_ids,
     base_model,
     odd_model,
     odd_trace,
@@ -112,10 +111,30 @@ def test_it_is_one_small_document_made_from_the_saved_trace_alone(toy, toy_page,
 
 @pytest.mark.slow
 def test_the_page_of_a_base_model_can_be_sent():
-    sources, targets = base_ids()
-    base = trace(base_model(num_layers=6), None, sources, targets, num_beams=4, max_new_tokens=24)
+    words = torch.randint(3, 37000, (4, 19), generator=torch.Generator().manual_seed(0)).tolist()
+    sources, targets = [[*words[0], 2], [*words[1], 2]], [[*words[2], 2], [*words[3], 2]]
+    model = base_model(num_layers=6)
+    base = trace(model, None, sources, targets, backward=True, num_beams=4, max_new_tokens=24)
     assert (base.sizes["S"], base.sizes["T"], base.sizes["W"]) == (20, 20, 37_000)
     assert len(page.render(base).encode()) < 20_000_000
+    held = values.all_packed(base)
+    behind = ("q_heads", "k_heads", "v_heads", "heads", "products", "scores", "masked_scores", "weights")
+    names = [name for name in base if re.search(rf"_attn\.({'|'.join(behind)})$", name)]
+    assert len(names) == 18 * 8 and all("values" in held[f"value:{name}"] for name in names)
+
+
+def test_of_many_long_sentences_the_page_holds_as_many_numbers_as_can_be_sent(monkeypatch):
+    words = torch.randint(3, 30, (2, 20), generator=torch.Generator().manual_seed(0)).tolist()
+    run = trace(
+        build_model(vocab_size=30, d_model=64, num_heads=2, num_layers=1), None, words, [[3, 2], [4, 2]], search=False
+    )
+    size = run["encoder.layers.0.self_attn.q_heads"].value.numel()
+    monkeypatch.setattr(values, "KEPT", 2 * size)
+    held = values.all_packed(run)
+    large = [name for name, each in held.items() if each["matrix"] == [20, 32] and "values" in each]
+    assert large == [f"value:encoder.layers.0.self_attn.{name}_heads" for name in "qk"]
+    assert "values" in held["value:encoder.layers.0.self_attn.products"]
+    assert len(held["value:encoder.layers.0.self_attn.v_heads"]["heats"]) == 4
 
 
 def test_nothing_in_it_asks_the_network(elements, toy_page):

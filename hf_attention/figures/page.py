@@ -8,7 +8,7 @@ import base64
 import hashlib
 import html
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ..tracing.trace import AXES, Trace
-from . import attention, canvas, draw, heads, parameters, questions, shading, writing
-from .values import fine, packed
+from . import attention, canvas, draw, heads, parameters, questions, shading, values, writing
 
 
 WEB = Path(__file__).parent / "web"
@@ -27,6 +26,7 @@ KINDS = {  # as the paper's §3.2.3 lists them, in the order of Figure 1
     "decoder.self_attn": "decoder self-attention, masked",
     "decoder.cross_attn": "decoder attention to the source",
 }
+LEGIBLE = {"text": 9.5, "tspan": 6.8}  # pixels: no letters are made smaller than that, nor small ones of formulas
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,15 @@ class Drawing:
 
     @property
     def width(self) -> str:
-        """In pixels, as it was drawn; a narrow window makes it smaller, within reason."""
+        """In pixels, as it was drawn."""
         return self.svg.partition(' width="')[2].partition('"')[0]
+
+    @property
+    def least(self) -> str:
+        """The scale that a narrow window may bring it to, so that its smallest letters can still be read."""
+        sizes = {kind: re.findall(rf'<{kind}\b[^>]* font-size="([\d.]+)"', self.svg) for kind in LEGIBLE}
+        scales = [LEGIBLE[kind] / min(map(float, found)) for kind, found in sizes.items() if found]
+        return f"{min(1.0, max(scales)):.3f}"
 
     @property
     def shown(self) -> bool:
@@ -71,7 +78,7 @@ def render(trace: Trace) -> str:
         blocks=parameters.blocks(trace),
         facts=questions.facts(trace),
         index=_index(trace),
-        values=_values(trace),
+        values=values.all_packed(trace),
         style=Markup(canvas.STYLE + _read("page.css")),
         definitions=Markup(canvas.DEFINITIONS),
         script=Markup(script),
@@ -108,7 +115,14 @@ def figures(trace: Trace) -> dict[str, list[Drawing]]:
 
     def drawing(name: str, options: dict[str, Any], path: str | None = None, **choices: Any) -> Drawing:
         svg = Markup(draw(trace, name, **options).svg(standalone=False))
-        return Drawing(svg, {**options, **choices}, path)
+        found = Drawing(svg, {**options, **choices}, path)
+        return found if found.shown or path is None else replace(found, svg=_emptied(svg, redrawn(path)))
+
+    def redrawn(path: str) -> bool:
+        """Whether the page has the numbers behind the lines between words."""
+        return any(
+            values.is_added_up(trace[name]) for name in (f"{path}.weights", f"{path}.cross_attention") if name in trace
+        )
 
     found: dict[str, list[Drawing]] = {}
     for name in ("architecture", "encoder.inputs", "decoder.inputs", "shift", "loss"):
@@ -124,6 +138,16 @@ def figures(trace: Trace) -> dict[str, list[Drawing]]:
         path = "search.{}" if part == "arcs" else None
         found[place] = [drawing(f"search.{i}.{part}", {}, path and path.format(i), sentence=i) for i in searches]
     return found
+
+
+def _emptied(svg: Markup, lines: bool) -> Markup:
+    """Without the squares of its heat maps and, of `lines`, those between its words: the script draws them."""
+
+    def without_squares(grid: re.Match[str]) -> str:
+        return re.sub(r' d="[^"]*"([^>]* data-level=)', r' d=""\1', grid[0])
+
+    text = re.sub(r'data-grid=".*?</g>', without_squares, str(svg), flags=re.DOTALL)  # a key has no name, and stays
+    return Markup(re.sub(r'<path class="arc"[^>]* data-query=[^>]*/>', "", text) if lines else text)
 
 
 def _index(trace: Trace) -> dict[str, Any]:
@@ -153,16 +177,6 @@ def _index(trace: Trace) -> dict[str, Any]:
         "white_from": shading.WHITE_FROM,
         "levels": shading.HEAT_LEVELS,
         "least": heads.LEAST,
+        "numbers": [shading.NUMBERS, shading.COLUMNS],
         "corner": [shading.CORNER_ROWS, shading.CORNER_COLUMNS],
     }
-
-
-def _values(trace: Trace) -> dict[str, dict[str, Any]]:
-    found = {}
-    for tensor in trace.values():
-        symbol = tensor.name.rpartition(".")[2]
-        limits = (0.0, 1.0) if symbol == "weights" else None
-        found[f"value:{tensor.name}"] = packed(tensor, tensor.value, symbol in attention.TRANSPOSED, limits)
-        if tensor.gradient is not None:
-            found[f"gradient:{tensor.name}"] = packed(tensor, tensor.gradient, write=fine)
-    return found

@@ -21,7 +21,15 @@ function show() {
     const unread = figure.querySelector("script"); // a figure is read when it is first shown
     if (unread) figure.innerHTML = unread.textContent;
     if (path) fill(figure);
-    if (figure.closest("#multi_head-figure, #attention-figure, #inputs")) figure.scrollLeft ||= (figure.scrollWidth - figure.clientWidth) / 2;
+  }
+  hint();
+}
+
+// Above a figure that is wider than its window it says so.
+function hint() {
+  for (const words of all(".sideways")) {
+    const figure = words.parentElement.querySelector(".figure:not([hidden])");
+    words.hidden = figure.scrollWidth <= figure.clientWidth + 1;
   }
 }
 
@@ -123,14 +131,27 @@ function drawLines(group, path, kind) {
 
 const gridsOf = (figure, key) => all(`[data-grid="${key}"]`, figure);
 const darken = () => all(".light-on").forEach((rect) => rect.remove());
+const line = document.querySelector(".recompute .sum"), invitation = [...line.childNodes];
+let lit = null; // the cell whose line it is
+
+// Other numbers or another way to write them: the same cell again, if it can still be seen.
+function relight() {
+  if (!lit) return;
+  if (!lit[0].closest(".figure").hidden) return light(...lit);
+  lit = null;
+  darken();
+  line.replaceChildren(...invitation);
+}
 
 function light(grid, row, column) {
-  const figure = grid.closest(".figure"), line = figure.closest(".recompute")?.querySelector(".sum");
+  const figure = grid.closest(".figure");
   darken();
   for (const [from, way] of index.made_from[grid.dataset.grid] ?? []) for (const source of gridsOf(figure, from))
     frame(source, way === "column" ? null : row, way === "row" ? null : column);
   frame(grid, row, column, "here");
-  line?.replaceChildren(...workedOut(figure, grid, row, column));
+  if (!figure.closest(".recompute")) return;
+  lit = [grid, row, column];
+  line.replaceChildren(...workedOut(figure, grid, row, column));
 }
 
 // A frame around a cell; around the whole column or row where the other is null.
@@ -147,10 +168,10 @@ function frame(grid, row, column, kind = "") {
   }));
 }
 
-const TERMS = 12; // of a sum that is written out; of a longer one half as many, and how many there are
+const TERMS = 12; // of a sum that is written out; of a longer one half as many, unless a reader wants all
 
 function joined(terms) {
-  if (terms.length <= TERMS) return terms.join(" + ");
+  if (terms.length <= TERMS || byId("all-terms").checked) return terms.join(" + ");
   return `${terms.slice(0, TERMS / 2).join(" + ")} + … (${terms.length} in all)`;
 }
 
@@ -169,13 +190,15 @@ function workedOut(figure, grid, row, column) {
     weights: () => `${powers()[column]} / (${joined(powers())})`,
     heads: products,
   };
-  const how = parts.length && parts.every((part) => part.whole) ? `${ways[key]()} = ` : "";
+  const { type } = tensors.get(`${figure.dataset.path}.${key}`), half = /16$/.test(type); // each step was rounded to it
+  const known = parts.length > 0 && parts.every((part) => part.whole);
+  const how = known ? `${ways[key]()} ${half ? "≈" : "="} ` : "", rounded = known && half ? `, rounded to ${type}` : "";
   const name = (side, i) => grid.querySelector(`[data-${side}-name="${i}"]`)?.textContent;
   const at = name("row", row), to = name("column", column);
   const place = at && to ? `${at} → ${to}` : [at ?? `row ${row}`, to ?? `column ${column}`].join(", ");
   const value = shown.whole ? number(shown.at(row, column), shown.type) : "one of more numbers than this page holds";
   const title = element("bdi", {}, `${key.replaceAll("_", " ")}, ${place}: `);
-  return [element("strong", {}, title), how, element("strong", {}, value)];
+  return [element("strong", {}, title), how, element("strong", {}, value), rounded];
 }
 
 // The cell that a pointer is at.

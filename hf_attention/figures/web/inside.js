@@ -78,7 +78,12 @@ function matrices(tensor, what) {
   const { inner, outer, many, first } = outline(tensor, state.sentence);
   const [rows, columns] = [...inner, ["", 1], ["", 1]];
   const across = inner.length === 2 ? names(tensor, columns) : ["value"];
-  const box = element("div", { class: "matrices" });
+  const box = element("div", { class: "matrices" }), { like } = packed(`${what}:${tensor.name}`);
+  if (like) {
+    const twin = element("code", {}, like.split(".").pop());
+    box.append(element("p", {}, "The same numbers as those of ", twin, `, by ${NAMES[tensor.axes[1]]} position first.`));
+    return box;
+  }
   const add = (places) => box.append(...places.map((i) =>
     table(matrix(`${what}:${tensor.name}`, first + i), names(tensor, rows), across, place(tensor, outer, i), what)));
   add(range(many).slice(0, MATRICES));

@@ -61,10 +61,18 @@ const read = new Map();
 
 function packed(id) {
   if (!read.has(id)) {
-    const found = JSON.parse(byId(id).textContent);
-    read.set(id, { ...found, values: found.values && decoded(found.values, found.type) });
+    const found = JSON.parse(byId(id).textContent), { values, type } = found;
+    read.set(id, { ...found, values: found.from ? swapped(found.from) : values && decoded(values, type) });
   }
   return read.get(id);
+}
+
+// [B, L, H, K] out of [B, H, L, K].
+function swapped(id) {
+  const { values } = packed(id), [batch, heads, length, width] = tensors.get(id.replace("value:", "")).shape;
+  const row = (b, i, head) => ((b * heads + head) * length + i) * width;
+  return range(batch).flatMap((b) => range(length).flatMap((i) => range(heads).flatMap((head) =>
+    values.slice(row(b, i, head), row(b, i, head) + width))));
 }
 
 function decoded(content, type) {
@@ -74,12 +82,24 @@ function decoded(content, type) {
   return range(view.byteLength / 4).map((i) => view.getFloat32(4 * i, true));
 }
 
+const inNumbers = (rows, columns) => rows * columns <= index.numbers[0] && columns <= index.numbers[1];
+
+// As shading.py's summary.
+function summary(values) {
+  const finite = values.filter((value) => value > MINUS_INFINITY), [low, high] = extremes(finite);
+  if (!finite.length) return "all −∞";
+  const mean = (list) => list.reduce((sum, value) => sum + value, 0) / list.length, middle = mean(finite);
+  const parts = { min: low, max: high, mean: middle, std: Math.sqrt(mean(finite.map((value) => (value - middle) ** 2))) };
+  return Object.entries(parts).map(([name, value]) => `${name} ${number(value)}`).join(" · ");
+}
+
 // One matrix of a tensor, the `place`th: `at(row, column)`, the `whole` or only its corner, and its `heat` map.
 function matrix(id, place, turned = false) {
-  const found = packed(id), heat = (turned ? found.turned : found.heats)?.[place];
+  const found = packed(id), given = (turned ? found.turned : found.heats)?.[place];
   const [rows, columns] = turned ? [...found.matrix].reverse() : found.matrix;
   const values = found.values?.slice(place * rows * columns, (place + 1) * rows * columns);
-  const shown = { rows, columns, heat, type: found.type, whole: Boolean(values) };
+  const own = values && !inNumbers(rows, columns) ? { size: [rows, columns], summary: summary(values) } : undefined;
+  const heat = given ?? own, shown = { rows, columns, heat, type: found.type, whole: Boolean(values) };
   if (values) {
     const [low, high] = extremes(values);
     const at = (row, column) => values[turned ? column * rows + row : row * columns + column];

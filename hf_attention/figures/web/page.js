@@ -4,6 +4,7 @@ function choose(changes) {
   for (const [name, value] of Object.entries(changes)) state[name] = name === "kind" ? value : Number(value);
   darken();
   show();
+  relight();
   if (opened.path) lookInside(opened.path);
 }
 
@@ -24,6 +25,7 @@ function follow(link, event) {
 
 document.addEventListener("change", ({ target }) => {
   if (target.dataset.choose) choose({ [target.dataset.choose]: target.value });
+  if (target.id === "all-terms") relight();
 });
 
 document.addEventListener("click", (event) => {
@@ -51,5 +53,7 @@ for (const kind of ["pointermove", "pointerdown"]) document.addEventListener(kin
 document.addEventListener("focusin", ({ target }) => {
   if (target.matches("[data-grid][tabindex]:focus-visible")) light(target, ...(target.cursor ?? [0, 0]));
 });
+
+addEventListener("resize", hint);
 
 show();
