@@ -411,8 +411,9 @@ def test_one_of_everything_is_told_in_the_singular():
     one = trace(
         model, None, [[3, 4, 2]], [[2]], num_beams=1, max_new_tokens=1, eos_token_id=3, forced_eos_token_id=None
     )
-    drawn_or_listed = "<svg.*?</svg>|<table.*?</table>"
-    document = re.sub(drawn_or_listed, "", page.render(one), flags=re.DOTALL)
+    page_of_one = page.render(one)
+    assert "split into 1 head<" in page_of_one and "into 1 heads" not in page_of_one
+    document = re.sub("<svg.*?</svg>|<table.*?</table>", "", page_of_one, flags=re.DOTALL)
     text = re.sub(r"\s+", " ", " ".join(Elements(document).words))
     several = r"\b1 (sentences|heads|times|positions|labels|tokens)\b"
     for wrong in (several, "1 of them", "all 1 ", "padded", "are padding", "in grey", "Every head", "head_h"):

@@ -136,7 +136,7 @@ def matrices(trace: Trace, path: str, sentence: int = 0) -> Canvas:
     *_, at, memory_at = weights.axes
     rows, columns = tokens(trace, sentence, at), tokens(trace, sentence, memory_at)
     canvas = Canvas(
-        f"Attention weights: {path}, sentence {sentence}, all {weights.shape[1]} heads",
+        f"Attention weights: {path}, sentence {sentence}, all of {_heads(weights.shape[1])}",
         f"Each row adds up to 1. Rows: {' '.join(rows)}. Columns: {' '.join(columns)}.",
     )
     caption(canvas, 0, path, f"sentence {sentence}")
@@ -174,7 +174,7 @@ def multi_head(trace: Trace, path: str) -> Canvas:
     canvas = Canvas(
         f"Multi-head attention: {path}",
         "Figure 2, right: queries, keys and values, each through a linear of its own and split into "
-        f"{heads} heads; attention in each; their results side by side and through a fourth linear. "
+        f"{_heads(heads)}; attention in each; their results side by side and through a fourth linear. "
         + ("Queries come from the decoder, keys and values from the encoder's output." if crossing else
            "Queries, keys and values all come from one x."),
     )  # fmt: skip
@@ -210,7 +210,7 @@ def multi_head(trace: Trace, path: str) -> Canvas:
         operation(canvas, x, y, f"swap {trace[f'{path}.{name}_split'].axes[1]} and H", "tokens")
     y = arrows(y + HEIGHT, **{f"{name}_split": x for name, x in places.items()})
     for x in places.values():
-        operation(canvas, x, y, f"split into {heads} heads", "tokens")
+        operation(canvas, x, y, f"split into {_heads(heads)}", "tokens")
     y = arrows(y + HEIGHT, **places)
     boxes = {name: linear(x, y, name.upper(), "input", name) for name, x in places.items()}
     y = boxes["q"].bottom[1]
@@ -221,6 +221,10 @@ def multi_head(trace: Trace, path: str) -> Canvas:
     else:
         _input(canvas, pitch, y, [f"x, in the {stack}", shape("input")], list(boxes.values()))
     return canvas
+
+
+def _heads(count: int) -> str:
+    return "1 head" if count == 1 else f"{count} heads"
 
 
 def _stack(canvas: Canvas, x: float, y: float, width: float, heads: int, path: str) -> Box:
