@@ -183,7 +183,8 @@ def reversing_model(
             loss(model(**batch), batch["labels"]).backward()
             optimizer.step()
             optimizer.zero_grad()
-    model.generation_config.update(max_length=8, num_beams=2, length_penalty=0.6, search="paper")
+    options = {"max_length": 8, "num_beams": 2, "length_penalty": 0.6, "search": "paper"}
+    model.generation_config.update(**options, allow_custom_entries=True)  # `search` is one
     return model, tokenizer
 
 

@@ -109,6 +109,7 @@ def test_the_model_to_follow_by_hand_reverses():
     torch.manual_seed(5)
     random = torch.get_rng_state()
     model, tokenizer = reversing_model()
+    assert (model.generation_config.search, model.generation_config.num_beams) == ("paper", 2)
     assert torch.equal(torch.get_rng_state(), random) and not model.training
     config = model.config
     assert (config.vocab_size, config.d_model, config.num_heads, config.num_layers) == (5, 8, 2, 2)
