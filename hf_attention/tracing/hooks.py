@@ -100,6 +100,14 @@ class Recorder:
 
     # A watcher for each class of the model's modules: hooks for what Figure 1 shows of it.
 
+    def _entering(self, name: str, axes: str, symbol: str) -> Callable[..., None]:
+        """A hook that records what a module is given."""
+        return lambda module, args: self.record(name, axes, symbol, args[0])
+
+    def _leaving(self, name: str, axes: str, symbol: str) -> Callable[..., None]:
+        """A hook that records what a module makes of it."""
+        return lambda module, args, output: self.record(name, axes, symbol, output)
+
     def _watch_stack(self, path: str, stack: Any) -> Iterator[RemovableHandle]:
         at, total = _letter(path), f"{self._letters[path]}[x]·√d_model + PE"
 
@@ -107,18 +115,12 @@ class Recorder:
             everywhere = f"{path}.sum", lambda gradient: gradient.sum(0)  # one row is added in every sentence
             self.record_form(f"{path}.embed_positions.output", f"{at} D", "PE", output, *everywhere)
 
-        def before(module: nn.Module, args: Any) -> None:
-            self.record(f"{path}.sum", f"B {at} D", total, args[0])
-
-        def after(module: nn.Module, args: Any, output: torch.Tensor) -> None:
-            self.record(f"{path}.dropped", f"B {at} D", f"dropout({total})", output)
-
         def end(module: nn.Module, args: Any, output: Any) -> None:
             self.record(f"{path}.output", f"B {at} D", "memory" if at == "S" else "x", output.last_hidden_state)
 
         yield stack.embed_positions.register_forward_hook(positions)
-        yield stack.dropout.register_forward_pre_hook(before)
-        yield stack.dropout.register_forward_hook(after)
+        yield stack.dropout.register_forward_pre_hook(self._entering(f"{path}.sum", f"B {at} D", total))
+        yield stack.dropout.register_forward_hook(self._leaving(f"{path}.dropped", f"B {at} D", f"dropout({total})"))
         yield stack.register_forward_hook(end)
 
     def _watch_embedding(self, path: str, embedding: Any) -> Iterator[RemovableHandle]:
@@ -139,7 +141,7 @@ class Recorder:
 
     def _watch_attention(self, path: str, attention: Any) -> Iterator[RemovableHandle]:
         at = _letter(path)
-        memory_at = "S" if path.endswith("cross_attn") else at
+        memory_at, source = ("S", "memory") if path.endswith("cross_attn") else (at, "x")
         self._places[attention] = path, at, memory_at
 
         def before(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -147,57 +149,37 @@ class Recorder:
             if kwargs.get("memory") is not None:
                 self.record(f"{path}.memory", "B S D", "memory", kwargs["memory"])
 
-        def projection(name: str, axes: str, symbol: str) -> Callable[..., None]:
-            return lambda module, args, output: self.record(f"{path}.{name}", axes, symbol, output)
-
-        def concat(module: nn.Module, args: Any) -> None:
-            self.record(f"{path}.concat", f"B {at} H·V", "Concat(head_1, ..., head_h)", args[0])
-
         yield attention.register_forward_pre_hook(before, with_kwargs=True)
-        source = "memory" if memory_at != at or path.endswith("cross_attn") else "x"
-        yield attention.q_proj.register_forward_hook(projection("q", f"B {at} H·K", "Q = x W^Q + b^Q"))
-        yield attention.k_proj.register_forward_hook(projection("k", f"B {memory_at} H·K", f"K = {source} W^K + b^K"))
-        yield attention.v_proj.register_forward_hook(projection("v", f"B {memory_at} H·V", f"V = {source} W^V + b^V"))
-        yield attention.out_proj.register_forward_pre_hook(concat)
-        yield attention.out_proj.register_forward_hook(projection("output", f"B {at} D", "MultiHead(Q, K, V)"))
+        for name, where, width, given in (
+            ("q", at, "K", "x"),
+            ("k", memory_at, "K", source),
+            ("v", memory_at, "V", source),
+        ):
+            letter, linear = name.upper(), getattr(attention, f"{name}_proj")
+            symbol = f"{letter} = {given} W^{letter} + b^{letter}"
+            yield linear.register_forward_hook(self._leaving(f"{path}.{name}", f"B {where} H·{width}", symbol))
+        concat = f"{path}.concat", f"B {at} H·V", "Concat(head_1, ..., head_h)"
+        yield attention.out_proj.register_forward_pre_hook(self._entering(*concat))
+        output = f"{path}.output", f"B {at} D", "MultiHead(Q, K, V)"
+        yield attention.out_proj.register_forward_hook(self._leaving(*output))
 
     def _watch_feed_forward(self, path: str, feed_forward: Any) -> Iterator[RemovableHandle]:
         at = _letter(path)
-
-        def inner(module: nn.Module, args: Any, output: torch.Tensor) -> None:
-            self.record(f"{path}.inner", f"B {at} F", "x W1 + b1", output)
-
-        def relu(module: nn.Module, args: Any) -> None:
-            self.record(f"{path}.relu", f"B {at} F", "max(0, x W1 + b1)", args[0])
-
-        def outer(module: nn.Module, args: Any, output: torch.Tensor) -> None:
-            self.record(f"{path}.output", f"B {at} D", "FFN(x)", output)
-
-        yield feed_forward.fc1.register_forward_hook(inner)
-        yield feed_forward.fc2.register_forward_pre_hook(relu)
-        yield feed_forward.fc2.register_forward_hook(outer)
+        inner, outer = feed_forward.fc1, feed_forward.fc2
+        yield inner.register_forward_hook(self._leaving(f"{path}.inner", f"B {at} F", "x W1 + b1"))
+        yield outer.register_forward_pre_hook(self._entering(f"{path}.relu", f"B {at} F", "max(0, x W1 + b1)"))
+        yield outer.register_forward_hook(self._leaving(f"{path}.output", f"B {at} D", "FFN(x)"))
 
     def _watch_add_norm(self, path: str, add_norm: Any) -> Iterator[RemovableHandle]:
-        at = _letter(path)
-
-        def dropped(module: nn.Module, args: Any, output: torch.Tensor) -> None:
-            self.record(f"{path}.dropped", f"B {at} D", "dropout(Sublayer(x))", output)
-
-        def total(module: nn.Module, args: Any) -> None:
-            self.record(f"{path}.sum", f"B {at} D", "x + dropout(Sublayer(x))", args[0])
-
-        def normed(module: nn.Module, args: Any, output: torch.Tensor) -> None:
-            self.record(f"{path}.output", f"B {at} D", "LayerNorm(x + dropout(Sublayer(x)))", output)
-
-        yield add_norm.dropout.register_forward_hook(dropped)
-        yield add_norm.norm.register_forward_pre_hook(total)
-        yield add_norm.norm.register_forward_hook(normed)
+        axes, dropped = f"B {_letter(path)} D", "dropout(Sublayer(x))"
+        total = f"x + {dropped}"
+        yield add_norm.dropout.register_forward_hook(self._leaving(f"{path}.dropped", axes, dropped))
+        yield add_norm.norm.register_forward_pre_hook(self._entering(f"{path}.sum", axes, total))
+        yield add_norm.norm.register_forward_hook(self._leaving(f"{path}.output", axes, f"LayerNorm({total})"))
 
     def _watch_head(self, path: str, model: Any) -> Iterator[RemovableHandle]:
-        def logits(module: nn.Module, args: Any, output: torch.Tensor) -> None:
-            self.record("lm_head.logits", "B T W", f"x {self._letters['lm_head']}", output)
-
-        yield model.lm_head.register_forward_hook(logits)
+        symbol = f"x {self._letters['lm_head']}"
+        yield model.lm_head.register_forward_hook(self._leaving("lm_head.logits", "B T W", symbol))
 
     _watchers: dict[str, Callable[..., Iterator[RemovableHandle]]] = {
         "VanillaTransformerEncoder": _watch_stack,
