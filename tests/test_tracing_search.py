@@ -9,8 +9,10 @@ from conftest import build_model
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from hf_attention import VanillaTransformerForConditionalGeneration, trace
-from hf_attention.tracing.search import record_searches, translations
+from hf_attention.tracing import search as tracing_search
+from hf_attention.tracing.search import record_searches
 from hf_attention.tracing.sentences import Sentences
+from hf_attention.tracing.settings import Settings
 
 
 PAD, START, END = 0, 1, 2
@@ -46,6 +48,11 @@ def model() -> VanillaTransformerForConditionalGeneration:
 
 def recorded(model, sources=SOURCES, **options):
     return record_searches(model, Sentences(model, None, sources), options)
+
+
+def translations(model, sentences, options):
+    searches, _ = record_searches(model, sentences, options)
+    return tracing_search.translations(searches, Settings(model, options).ends, END)
 
 
 @pytest.fixture(scope="module", params=SEARCHES)
@@ -495,6 +502,13 @@ def test_the_models_own_generation_config_is_used(model):
     other = trace(model, None, SOURCES, search="stock", num_beams=2, max_new_tokens=9).info["searches"]
     assert [(search["search"], search["beams"], search["limit"]) for search in other] == [("stock", 2, 9)] * 3
     assert trace(model, None, SOURCES, search=False).info["searches"] == []
+
+
+def test_a_source_is_translated_once_also_where_no_target_is_given(model, monkeypatch):
+    asked, generate = [], model.generate
+    monkeypatch.setattr(model, "generate", lambda **arguments: asked.append(arguments) or generate(**arguments))
+    trace(model, None, SOURCES, num_beams=2)
+    assert len(asked) == len(SOURCES)
 
 
 def test_translations_are_the_winners(model):

@@ -55,19 +55,25 @@ def trace(
     if isinstance(search, str):
         generation["search"] = search
     generation = without_sampling(model, generation)
-    Settings(model, generation)  # a mistake in the options, before the work
+    settings = Settings(model, generation)  # a mistake in the options, before the work
     sentences = Sentences(model, tokenizer, sources)
-    sentences.add_targets(translations(model, sentences, generation) if targets is None else targets)
+    if targets is not None:
+        sentences.add_targets(targets)
+    searches: list[dict[str, Any]] = []
+    found: list[TracedTensor] = []
+    if search or targets is None:
+        searches, found = record_searches(model, sentences, generation)
+    if targets is None:
+        sentences.add_targets(translations(searches, settings.ends, model.config.eos_token_id))
+    if not search:
+        searches, found = [], []
     batch = sentences.batch()
 
     with in_mode(model, training), torch.set_grad_enabled(backward):
         recorder = _run(model, batch, label_smoothing)
     tensors = recorder.finish(recorder.values["loss.total"] if backward else None)
     counterfactual = None if training else _counterfactual(model, batch, tensors, label_smoothing)
-    searches: list[dict[str, Any]] = []
-    if search:
-        searches, found = record_searches(model, sentences, generation)
-        tensors += found
+    tensors += found
     spelt = {hypothesis["token"] for each in searches for hypothesis in each["hypotheses"]}
     spelt |= {token["token"] for each in searches for step in each["steps"] for best in step["top"] for token in best}
     if counterfactual:

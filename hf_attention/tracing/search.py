@@ -60,22 +60,6 @@ Output = GenerateBeamEncoderDecoderOutput | GenerateEncoderDecoderOutput
 EVERYTHING = dict.fromkeys(("return_dict_in_generate", "output_scores", "output_logits", "output_attentions"), True)
 
 
-def translations(model: PreTrainedModel, sentences: Sentences, generation: dict[str, Any]) -> list[list[int]]:
-    """The model's own translations of the sources, as target ids; one that was cut off gets an end, too.
-
-    Raises:
-        ValueError: options in `generation` that a trace can't follow.
-    """
-    ends = Settings(model, generation).ends
-    found = []
-    with in_mode(model, training=False):
-        for i in range(len(sentences.sources)):
-            output = _generate(model, {**_source(sentences, i), **generation})
-            tokens = cross_attentions(output)[1].tolist()
-            found.append(tokens if tokens[-1] in ends else [*tokens, model.config.eos_token_id])
-    return found
-
-
 def record_searches(
     model: PreTrainedModel, sentences: Sentences, generation: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[TracedTensor]]:
@@ -99,6 +83,12 @@ def record_searches(
             name, symbol = f"search.{i}.cross_attention", "softmax(Q_i K_iᵀ/√d_k) of each layer and head"
             tensors.append(TracedTensor(name, ("N", "H", "T", "S"), symbol, weights.detach().cpu()))
     return searches, tensors
+
+
+def translations(searches: list[dict[str, Any]], ends: set[int], end: int) -> list[list[int]]:
+    """The winners as target ids. One that was cut off, with none of the `ends`, gets `end`, too."""
+    found = [search["tokens"] for search in searches]
+    return [tokens if tokens[-1] in ends else [*tokens, end] for tokens in found]
 
 
 @dataclass
