@@ -1,4 +1,4 @@
-"""What figures ask of a trace before they draw: is there such a sentence or layer, and which words are its own."""
+"""What figures ask of a trace before they draw: is there such a sentence or layer, what are its words and letters."""
 
 from typing import Any
 
@@ -25,3 +25,11 @@ def words(trace: Trace, sentence: int, axis: str) -> list[str]:
     """The tokens at the source positions (`S`) or at the decoder's (`T`) of one sentence, without padding."""
     tokens: list[str] = trace.info["sentences"][sentence]["source_tokens" if axis == "S" else "decoder_tokens"]
     return tokens
+
+
+def letters(trace: Trace) -> dict[str, str]:
+    """What the run's formulas call the embedding matrices and the one before softmax: the same where they are tied."""
+    names = {f"{stack}.embed_tokens": trace[f"{stack}.embed_tokens.rows"].symbol for stack in ("encoder", "decoder")}
+    return {name: symbol.partition("[")[0] for name, symbol in names.items()} | {
+        "lm_head": trace["lm_head.logits"].symbol.removeprefix("x ")
+    }

@@ -6,13 +6,12 @@ from functools import partial
 
 from ..tracing.trace import Trace
 from .canvas import Box, Canvas
-from .choices import chosen_sentence
-from .layout import GAP, Matrix, aside, below, caption, matrix, padding, put, step, tokens
+from .choices import chosen_sentence, letters
+from .layout import GAP, IGNORED, Matrix, aside, below, caption, labels, matrix, padding, put, step, tokens
 from .writing import number, shape_text, text_width
 
 
 SMALL, HEIGHT, DROP = 11.0, 40.0, 64.0  # pixels: of small letters, of a token's box, between two rows of them
-IGNORED = -100  # the label that fills up a row, by the library's custom
 TINTS = {"start": "softmax", "end": "embedding", "": "tokens"}  # what is marked otherwise has a dashed edge
 
 
@@ -59,7 +58,7 @@ def inputs(trace: Trace, stack: str, sentence: int = 0) -> Canvas:
     for i, (line, kind) in enumerate((("x: token and id", ""), (shape_text([at], [len(ids)]), "faint"))):
         canvas.text(sentence_box.x - 12, sentence_box.y + 17 + 16 * i, line, size=SMALL, anchor="end", kind=kind)
     sizes = trace["lm_head.logits"].shape[-1], trace[f"{stack}.embed_tokens.rows"].shape[-1]
-    line = f"Embedding: row x of {row.removesuffix('[x]')}  {shape_text(('W', 'D'), sizes)}"
+    line = f"Embedding: row x of {letters(trace)[f'{stack}.embed_tokens']}  {shape_text(('W', 'D'), sizes)}"
     look_up = step(canvas, [sentence_box], line, "embedding", center)
     box = put(canvas, found, below(look_up, found), look_up)
     scale = step(canvas, [box], f"Scale  × √d_model = {number(math.sqrt(sizes[1]))}", "norm", center)
@@ -81,16 +80,15 @@ def shift(trace: Trace, sentence: int = 0) -> Canvas:
     So at position t the decoder has read the labels before t and none from t on, when it predicts label t.
     """
     sentence = chosen_sentence(trace, sentence)
-    labels = trace["target.labels"].value[sentence].tolist()
+    targets, spelt = trace["target.labels"].value[sentence].tolist(), labels(trace, sentence)
     ids, words = trace["target.decoder_input_ids"].value[sentence].tolist(), tokens(trace, sentence, "T")
-    spelt = [number(label) if label == IGNORED else trace.token(label) for label in labels]
     canvas = Canvas(
         f"Shifted right: sentence {sentence}",
         f"Labels: {' '.join(spelt)}. The decoder reads: {' '.join(words)}. "
         f"{number(IGNORED)} fills up a shorter row and is not counted.",
     )
-    width = _width(spelt + words, labels + ids)
-    above = _row(canvas, 0, 34, spelt, labels, width, _marks(trace, labels, False))
+    width = _width(spelt + words, targets + ids)
+    above = _row(canvas, 0, 34, spelt, targets, width, _marks(trace, targets, False))
     read = _row(canvas, 0, above.bottom[1] + DROP, words, ids, width, _marks(trace, ids, True), marks_below=True)
     for i in range(len(ids)):
         canvas.text((i + 0.5) * width, 12, str(i), size=SMALL, anchor="middle", kind="faint")
@@ -99,10 +97,10 @@ def shift(trace: Trace, sentence: int = 0) -> Canvas:
         canvas.text(-16, y, line, size=SMALL, anchor="end", kind="bold" if axes else "faint")
         if axes:
             canvas.text(-16, y + 16, shape_text(axes, [len(ids)]), size=SMALL, anchor="end", kind="faint")
-    for i in range(len(labels)):
+    for i in range(len(targets)):
         start, end = ((i + 0.5) * width, above.bottom[1] + 2), ((i + 1.5) * width, read.y - 2)
-        canvas.arrow([start, end], dashed=i + 1 == len(labels))
-    _token(canvas, len(ids) * width, read.y, spelt[-1], labels[-1], width, "cut off", marks_below=True)
+        canvas.arrow([start, end], dashed=i + 1 == len(targets))
+    _token(canvas, len(ids) * width, read.y, spelt[-1], targets[-1], width, "cut off", marks_below=True)
     return canvas
 
 

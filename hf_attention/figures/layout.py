@@ -9,11 +9,12 @@ import torch
 from ..tracing.trace import Trace, TracedTensor
 from .canvas import Box, Canvas
 from .shading import is_sampled
-from .writing import shape_text, text_width
+from .writing import number, shape_text, text_width
 
 
 GAP = 26.0  # between a matrix and an operation, so that the head of an arrow has room
 HEIGHT = 30.0  # of an operation
+IGNORED = -100  # the label that fills up a row, by the library's custom
 
 
 class Matrix:
@@ -117,6 +118,12 @@ def tokens(trace: Trace, sentence: int, axis: str) -> list[str]:
     """The words at the source positions (`S`) or at the decoder's (`T`) of one sentence, padding and all."""
     ids = trace["source.input_ids" if axis == "S" else "target.decoder_input_ids"].value[sentence]
     return [trace.token(token) for token in ids.tolist()]
+
+
+def labels(trace: Trace, sentence: int) -> list[str]:
+    """The labels of one sentence; what fills up the row, and is not counted, as the number that it is."""
+    ids = trace["target.labels"].value[sentence].tolist()
+    return [number(label) if label == IGNORED else trace.token(label) for label in ids]
 
 
 def padding(trace: Trace) -> str:

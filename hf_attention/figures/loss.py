@@ -7,15 +7,14 @@ import torch
 
 from ..tracing.trace import Trace
 from .canvas import Box, Canvas
-from .choices import chosen_sentence
-from .layout import GAP, Cell, Matrix, aside, below, caption, matrix, padding, put, step, table, tokens
+from .choices import chosen_sentence, letters
+from .layout import GAP, Cell, Matrix, aside, below, caption, labels, matrix, padding, put, step, table, tokens
 from .writing import number, shape_text
 
 
 WORDS = 12  # a vocabulary of so many is drawn whole; of a larger one, the best words
 BEST = ("prediction", "2nd", "3rd", "4th", "5th")
 PER_TOKEN = ("plain_per_token", "per_token")
-IGNORED = -100  # the label that fills up a row, by the library's custom
 
 
 def figures(trace: Trace) -> dict[str, Callable[..., Canvas]]:
@@ -36,7 +35,7 @@ def loss(trace: Trace, sentence: int = 0) -> Canvas:
     center = output.cells.width / 2
     box = output.draw(canvas, 0, output.head + 44)
     width, words = trace["decoder.output"].shape[-1], trace["lm_head.logits"].shape[-1]
-    line = f"Linear  {trace['lm_head.logits'].symbol.removeprefix('x ')}  {shape_text(('D', 'W'), (width, words))}"
+    line = f"Linear  {letters(trace)['lm_head']}  {shape_text(('D', 'W'), (width, words))}"
     box = step(canvas, [box], line, "linear", center)
     if words <= WORDS:
         box, left = _every_word(canvas, trace, sentence, box)
@@ -91,17 +90,12 @@ def _onwards(canvas: Canvas, trace: Trace, name: str, start: Box, line: str, kin
     return box
 
 
-def _labels(trace: Trace, sentence: int) -> list[str]:
-    labels = trace["target.labels"].value[sentence].tolist()
-    return [number(label) if label == IGNORED else trace.token(label) for label in labels]
-
-
 def _by_token(canvas: Canvas, trace: Trace, sentence: int, x: float, y: float) -> Box:
     """A row for each position: what has been read, what is predicted, the label, and what it costs."""
     log_probs = trace["lm_head.log_probs"].value[sentence].double()
     smoothing, words = trace.info["loss"]["smoothing"], log_probs.shape[-1]
     best = log_probs.topk(1 if words <= WORDS else len(BEST)).indices.tolist()
-    labels, spelt = trace["target.labels"].value[sentence].tolist(), _labels(trace, sentence)
+    targets, spelt = trace["target.labels"].value[sentence].tolist(), labels(trace, sentence)
     counted = trace["loss.counted"].value[sentence].tolist()
     rows = []
     for t, word in enumerate(tokens(trace, sentence, "T")):
@@ -109,10 +103,10 @@ def _by_token(canvas: Canvas, trace: Trace, sentence: int, x: float, y: float) -
         found = [Cell(trace.token(w), number(float(log_probs[t, w])), kind) for w in best[t]]
         row = [Cell(str(t), kind="faint"), Cell(word, kind=kind), *found]
         if counted[t]:
-            right = best[t][0] == labels[t]
-            row.append(Cell(spelt[t], number(float(log_probs[t, labels[t]])), "bold"))
+            right = best[t][0] == targets[t]
+            row.append(Cell(spelt[t], number(float(log_probs[t, targets[t]])), "bold"))
             row.append(Cell("✓ right" if right else "✗ wrong"))
-            sum_ = _sum(-log_probs[t], labels[t], smoothing)
+            sum_ = _sum(-log_probs[t], targets[t], smoothing)
         else:
             row += [Cell(spelt[t], kind="faint"), Cell("not counted", kind="faint")]
             sum_ = ""

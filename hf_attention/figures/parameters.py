@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..tracing.trace import Trace
-from .questions import letters
+from .choices import letters
 
 
 PAPER = {  # the paper's letters for a module's parameters

@@ -5,6 +5,9 @@ from typing import Any
 import torch
 
 from ..tracing.trace import Trace, TracedTensor
+from .choices import letters
+from .layout import IGNORED, padding, tokens
+from .translation import Translation
 from .writing import number, shape_text
 
 
@@ -28,14 +31,6 @@ def facts(trace: Trace) -> dict[str, Any]:
     }
 
 
-def letters(trace: Trace) -> dict[str, str]:
-    """What the run's formulas call the embedding matrices and the one before softmax: the same where they are tied."""
-    names = {f"{stack}.embed_tokens": trace[f"{stack}.embed_tokens.rows"].symbol for stack in ("encoder", "decoder")}
-    return {name: symbol.partition("[")[0] for name, symbol in names.items()} | {
-        "lm_head": trace["lm_head.logits"].symbol.removeprefix("x ")
-    }
-
-
 PARTS = ("input", "q", "q_split", "q_heads", "k_heads", "weights", "v_heads", "heads", "concat", "output")
 
 
@@ -45,13 +40,12 @@ def shape(tensor: TracedTensor) -> str:
 
 def padded_tokens(trace: Trace) -> dict[str, list[list[str]]]:
     """The words at each position of each sentence, padding and all: source S, decoder input T, and labels."""
-    labels = trace["target.labels"].value
-    rows = {
-        "S": trace["source.input_ids"].value,
-        "T": trace["target.decoder_input_ids"].value,
-        "labels": labels.masked_fill(labels == -100, trace.info["special"]["pad"]),
-    }
-    return {name: [[trace.token(token) for token in row] for row in ids.tolist()] for name, ids in rows.items()}
+    found = {axis: [tokens(trace, i, axis) for i in range(len(trace.info["sentences"]))] for axis in "ST"}
+    spelt = [
+        [padding(trace) if label == IGNORED else trace.token(label) for label in row]
+        for row in trace["target.labels"].value.tolist()
+    ]
+    return {**found, "labels": spelt}
 
 
 def _batch(trace: Trace) -> list[dict[str, Any]]:
@@ -149,7 +143,8 @@ def _search(trace: Trace) -> dict[str, Any] | None:
     """What the decoder was given in the first steps of the first translation."""
     if not trace.info["searches"]:
         return None
-    search = trace.info["searches"][0]
+    translation = Translation(trace, 0)
+    search = translation.record
     steps = [
         {
             "fed": [[trace.token(token) for token in row] for row in step["fed"]],
@@ -167,20 +162,11 @@ def _search(trace: Trace) -> dict[str, Any] | None:
         "text": search["text"],
         "tokens": [trace.token(token) for token in search["tokens"]],
         "end": trace.token(trace.info["special"]["end"]),
-        "cut_off": not _ended(search),
+        "cut_off": translation.is_cut_off(translation.winner),
         "limit": search["limit"],
         "adjusted": search.get("adjusted", {}),
         "start": [trace.token(token) for token in search["prompt"]],
     }
-
-
-def _ended(search: dict[str, Any]) -> bool:
-    """Whether the winner came to an end by itself, before the limit."""
-    return any(
-        each["hypothesis"] == search["winner"] and each["fate"] == "finished"
-        for step in search["steps"]
-        for each in step["candidates"]
-    )
 
 
 def _arrows(trace: Trace) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """One translation out of a trace's searches, in the words that its figures share."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from ..tracing.trace import Trace
@@ -21,7 +22,7 @@ class Translation:
         self.hypotheses: list[dict[str, Any]] = self.record["hypotheses"]
         self.steps: list[dict[str, Any]] = self.record["steps"][:MOST_STEPS]
         self.winner = self.hypotheses[self.record["winner"]]
-        self._trace, self._end = trace, trace.info["special"]["end"]
+        self._trace = trace
 
     @property
     def title(self) -> str:
@@ -52,10 +53,14 @@ class Translation:
 
     def is_cut_off(self, hypothesis: dict[str, Any]) -> bool:
         """Whether it is over without an end; that happens only at the limit."""
-        ended = {each["token"] for each in self.hypotheses if each["fate"] == "finished"}
         fate = hypothesis["fate"]
-        at_limit = fate == "winner" and hypothesis["length"] >= self.record["limit"]
-        return fate == "cut off" or (at_limit and hypothesis["token"] not in {*ended, self._end})
+        return fate == "cut off" or (fate == "winner" and hypothesis["id"] not in self._ended)
+
+    @cached_property
+    def _ended(self) -> set[int]:
+        """The hypotheses that a step saw end, the winner among them if it did."""
+        candidates = (candidate for step in self.record["steps"] for candidate in step["candidates"])
+        return {each["hypothesis"] for each in candidates if each["fate"] == "finished"}
 
     def finished(self) -> list[dict[str, Any]]:
         """Those that have ended, the best first; then those that were cut off, as a search takes them only in need."""
