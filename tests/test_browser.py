@@ -528,6 +528,18 @@ def test_python_and_the_page_write_and_tint_numbers_alike(visit):
     ]
 
 
+def test_python_and_the_page_set_formulas_alike(visit):
+    formulas = {"d_model": "d<sub>model</sub>", "x": "x", "W_i^Q": "W<sub>i</sub><sup>Q</sup>"}
+    formulas["E_src[x]·√d_model"] = "E<sub>src</sub>[x]·√d<sub>model</sub>"
+    formulas |= {tensor.symbol: str(page._formula(tensor.symbol)) for tensor in visit.trace.values()}
+    written = """all => all.map(each => {
+        const line = document.createElement("span");
+        line.append(...formula(each));
+        return line.innerHTML;
+    })"""
+    assert visit.page.evaluate(written, list(formulas)) == list(formulas.values())
+
+
 @pytest.mark.parametrize("name", ["toy", "odd"])
 def test_on_a_phone_nothing_hangs_over(browser, files, name):
     visit = Visit(browser, files[name], viewport={"width": 360, "height": 740}, has_touch=True)

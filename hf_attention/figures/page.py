@@ -173,6 +173,7 @@ def _index(trace: Trace) -> dict[str, Any]:
         "sizes": trace.sizes,
         "made_from": attention.MADE_FROM,
         "transposed": attention.TRANSPOSED,
+        "scripts": writing.SCRIPTS.pattern,
         "dark": shading.DARK,
         "white_from": shading.WHITE_FROM,
         "levels": shading.HEAT_LEVELS,

@@ -56,8 +56,9 @@ function whenUnfolded(details, content) {
 
 // Formulas as the paper sets them: `W_i^Q` with small letters below and above.
 function formula(text) {
-  const pieces = text.split(/([_^](?:model|ff|src|tgt|out|\d+|[A-Za-z])(?![A-Za-z]))/);
-  return pieces.map((piece, i) => (i % 2 ? element(piece[0] === "_" ? "sub" : "sup", {}, piece.slice(1)) : piece));
+  const pieces = text.split(new RegExp(index.scripts)); // what stands between, "_" or "^", the script, what stands ...
+  const set = (i) => element(pieces[i] === "_" ? "sub" : "sup", {}, pieces[i + 1]);
+  return range((pieces.length - 1) / 3).flatMap((i) => [pieces[3 * i], set(3 * i + 1)]).concat(pieces.at(-1));
 }
 
 // The words along an axis; none where it has no words but numbers.
