@@ -28,8 +28,7 @@ def last_checkpoints(run_folder: str | Path, n: int) -> list[Path]:
     ValueError: no such folder, or fewer than `n` of them in it.
     """
     run_folder = Path(run_folder)
-    if n < 1:
-        raise ValueError(f"n is {n}, wanted at least 1 checkpoint")
+    check_count(n)
     if not run_folder.is_dir():
         raise ValueError(f"{run_folder}: no such folder, wanted the output_dir of a training run")
     found = checkpoints_of(run_folder)
@@ -39,6 +38,12 @@ def last_checkpoints(run_folder: str | Path, n: int) -> list[Path]:
             " more of them with save_total_limit"
         )
     return found[-n:]
+
+
+def check_count(n: int) -> None:
+    """ValueError unless `n` is a number of checkpoints to average."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ValueError(f"n is {n!r}, wanted at least 1 checkpoint")
 
 
 def checkpoints_of(run_folder: Path) -> list[Path]:
@@ -88,8 +93,7 @@ class KeepForAveraging(TrainerCallback):
     """
 
     def __init__(self, n: int):
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise ValueError(f"n is {n!r}, wanted at least 1 checkpoint")
+        check_count(n)
         self.n = n
 
     def on_train_begin(
