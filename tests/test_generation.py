@@ -7,44 +7,22 @@ cache, a mask or a position shows in the text.
 import pytest
 import torch
 from conftest import build_model
+from reversing import END, LONGEST, PAD, ROWS, START, VOCABULARY, padded, random_digits, train_to_reverse
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, StaticCache
 from transformers.modeling_outputs import BaseModelOutput
 
 
-PAD, START, END, FIRST, VOCABULARY = 0, 1, 2, 3, 11
-LONGEST = 6
 SIZE = {"vocab_size": VOCABULARY, "d_model": 32, "d_ff": 64, "num_heads": 4}
 TOLERANCE = {"atol": 1e-5, "rtol": 0}
-
-
-def random_digits(rows: int, length: int) -> torch.Tensor:
-    return torch.randint(FIRST, VOCABULARY, (rows, length))
-
-
-def padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
-    """Sources that end in `END`, padded on the right, with their mask."""
-    width = max(map(len, rows)) + 1
-    ids = torch.tensor([[*row, END] + [PAD] * (width - len(row) - 1) for row in rows])
-    return {"input_ids": ids, "attention_mask": ids.ne(PAD).long()}
 
 
 @pytest.fixture(scope="module")
 def reverser():
     """Reverses up to six digits. A few hundred steps on the CPU; asserted to have learned it."""
     model = build_model(**SIZE, num_decoder_layers=1, d_k=4, d_v=12)  # cached keys and values differ in width
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
-    for step in range(500):
-        for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * min((step + 1) / 50, (500 - step) / 250, 1.0)
-        digits = random_digits(64, int(torch.randint(1, LONGEST + 1, ())))
-        ends = torch.full((64, 1), END)
-        model(input_ids=torch.cat([digits, ends], 1), labels=torch.cat([digits.flip(1), ends], 1)).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model
+    return train_to_reverse(model, 500, lambda step: min((step + 1) / 50, (500 - step) / 250, 1.0))
 
 
-ROWS = [[3, 4, 5, 6, 7, 8], [10], [9, 9, 4], [5, 3]]
 REVERSED = [row[::-1] for row in ROWS]
 
 

@@ -9,6 +9,7 @@ import pytest
 import stock
 import torch
 from conftest import REPOSITORY, build_model
+from reversing import END, PAD, ROWS, START, padded, train_to_reverse
 from transformers import (
     DynamicCache,
     GenerationConfig,
@@ -28,19 +29,10 @@ from hf_attention.generation import beam_search, cross_attentions, length_penalt
 from hf_attention.recipes import build_recipe, load_recipe
 
 
-PAD, START, END = 0, 1, 2
-ROWS = [[3, 4, 5, 6, 7, 8], [10], [9, 9, 4], [5, 3]]
 PAPER = {"search": "paper", "num_beams": 4, "length_penalty": 0.6}
 EVERYTHING = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
 EVERYTHING |= {"output_attentions": True, "output_hidden_states": True}
 TOLERANCE = {"atol": 1e-5, "rtol": 0}
-
-
-def padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
-    """Sources that end in `END`, padded on the right, with their mask."""
-    width = max(map(len, rows)) + 1
-    ids = torch.tensor([[*row, END] + [PAD] * (width - len(row) - 1) for row in rows])
-    return {"input_ids": ids, "attention_mask": ids.ne(PAD).long()}
 
 
 def generated(ids: torch.Tensor) -> list[list[int]]:
@@ -52,15 +44,7 @@ def generated(ids: torch.Tensor) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def model() -> VanillaTransformerForConditionalGeneration:
     """Has half learned to reverse digits: sentences end by themselves, and hypotheses really compete."""
-    model = build_model(num_layers=1, d_model=32, d_ff=64, num_heads=4)
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
-    for _ in range(100):
-        digits = torch.randint(3, 11, (64, int(torch.randint(1, 7, ()))))
-        ends = torch.full((64, 1), END)
-        model(input_ids=torch.cat([digits, ends], 1), labels=torch.cat([digits.flip(1), ends], 1)).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model
+    return train_to_reverse(build_model(num_layers=1, d_model=32, d_ff=64, num_heads=4))
 
 
 @torch.no_grad()

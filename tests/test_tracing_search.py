@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 from conftest import build_model
+from reversing import END, PAD, START, train_to_reverse
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from hf_attention import VanillaTransformerForConditionalGeneration, trace
@@ -15,7 +16,6 @@ from hf_attention.tracing.sentences import Sentences
 from hf_attention.tracing.settings import Settings
 
 
-PAD, START, END = 0, 1, 2
 SOURCES = [[3, 4, 5, 6, 7, 2], [10, 2], [9, 9, 4, 2]]
 SEARCHES = {
     "paper greedy": {"search": "paper", "num_beams": 1, "length_penalty": 0.6},
@@ -35,15 +35,7 @@ TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
 @pytest.fixture(scope="module")
 def model() -> VanillaTransformerForConditionalGeneration:
     """Has half learned to reverse digits: sentences end by themselves, and hypotheses really compete."""
-    model = build_model(num_decoder_layers=2, num_layers=1, d_model=32, d_ff=64, num_heads=4)
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
-    for _ in range(100):
-        digits = torch.randint(3, 11, (64, int(torch.randint(1, 7, ()))))
-        ends = torch.full((64, 1), END)
-        model(input_ids=torch.cat([digits, ends], 1), labels=torch.cat([digits.flip(1), ends], 1)).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model
+    return train_to_reverse(build_model(num_decoder_layers=2, num_layers=1, d_model=32, d_ff=64, num_heads=4))
 
 
 def recorded(model, sources=SOURCES, **options):
