@@ -1,13 +1,25 @@
-"""Label smoothing (§5.4) for the stock Trainer, in one pass over the logits."""
+"""Label smoothing (§5.4), and the loss together with the last linear layer, for some positions at a time."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
+
+
+LOGITS_AT_ONCE = 2**23  # 32 MB of float32: few enough for a cache, enough for fast products of matrices
+NOT_COUNTED = -100
 
 
 class LabelSmoothedCrossEntropy:
-    """For `Seq2SeqTrainer(compute_loss_func=LabelSmoothedCrossEntropy(0.1))`.
+    """Cross entropy against smoothed labels, for our model or for the stock Trainer with any model.
+
+        model.loss_function = LabelSmoothedCrossEntropy(0.1)  # ours: in training, the loss without all logits at once
+        Seq2SeqTrainer(model=any_model, compute_loss_func=LabelSmoothedCrossEntropy(0.1))
+
+    The first wants a Trainer without `label_smoothing_factor`, which would take the labels away, and weights that are
+    whole on each device. Both give the same value and gradients.
 
     The target distribution is that of the work which the paper cites (Szegedy et al. 2016, section 7): 1 - ε on the
     label and ε spread evenly over the whole vocabulary V, label included. Others are in use. Losses of different
@@ -18,9 +30,6 @@ class LabelSmoothedCrossEntropy:
     | 1 - ε + ε/V  | ε/V                  | here, Transformers' `label_smoothing_factor`, fairseq |
     | 1 - ε        | ε/(V-1)              | tensor2tensor, less the constant entropy of that      |
     | 1 - ε        | ε/(V-2), pad nothing | JoeyNMT, the Annotated Transformer                    |
-
-    The value is the stock `LabelSmoother`'s, to rounding; it costs fewer passes over [B, T, V], the largest tensor of
-    a training step.
     """
 
     def __init__(self, epsilon: float):
@@ -30,16 +39,82 @@ class LabelSmoothedCrossEntropy:
 
     def __call__(
         self,
-        outputs: Mapping[str, torch.Tensor],
+        outputs: Mapping[str, torch.Tensor] | torch.Tensor,
         labels: torch.Tensor,
         num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Any,
     ) -> torch.Tensor:
-        """The mean in nats over `labels` [B, T] other than -100; or their sum divided by `num_items_in_batch`."""
+        """The mean in nats over `labels` [B, T] other than -100; or their sum divided by `num_items_in_batch`.
+
+        `outputs` are logits [B, T, V], or a model's output that holds them.
+        """
+        logits = outputs if isinstance(outputs, torch.Tensor) else outputs["logits"]
         total = nn.functional.cross_entropy(
-            outputs["logits"].flatten(0, -2).float(), labels.flatten(), label_smoothing=self.epsilon, reduction="sum"
+            logits.flatten(0, -2).float(), labels.flatten(), label_smoothing=self.epsilon, reduction="sum"
         )
-        if num_items_in_batch is None:
-            num_items_in_batch = labels.ne(-100).sum()
-        elif torch.is_tensor(num_items_in_batch):
-            num_items_in_batch = num_items_in_batch.to(total.device)
-        return total / num_items_in_batch
+        return _mean(total, labels, num_items_in_batch)
+
+    def from_hidden_states(
+        self,
+        hidden_states: torch.Tensor,
+        weight: torch.Tensor,
+        labels: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """The same for the logits that `weight` [V, D], a linear layer's, makes of `hidden_states` [B, T, D]."""
+        total = _LinearCrossEntropy.apply(hidden_states.flatten(0, -2), weight, labels.flatten(), self.epsilon)
+        return _mean(total, labels, num_items_in_batch)
+
+
+def _mean(total: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
+    if items is None:
+        items = labels.ne(NOT_COUNTED).sum()
+    return total / (items.to(total.device) if torch.is_tensor(items) else items)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Σ -q · log softmax(h Wᵀ) over the labels that count, q being the smoothed label.
+
+    With respect to the logits its gradient is softmax(h Wᵀ) - q. That is known as soon as they are, so some rows at a
+    time go the whole way, from hidden states to the gradients of hidden states and weight, and the next take their
+    place: in memory stand `LOGITS_AT_ONCE`, and each is passed over four times, where automatic differentiation keeps
+    three tensors of [N, V] and goes over them twice as often.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, epsilon: float) -> Any:
+        """`hidden` [N, D], `weight` [V, D], `labels` [N]."""
+        device = hidden.device.type
+        narrow = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        with torch.autocast(device, enabled=False):
+            matrix, mean = weight.to(narrow), weight.float().mean(0)  # [V, D], [D]
+            counted = labels.ne(NOT_COUNTED)[:, None]  # [N, 1]
+            states = hidden * counted  # what does not count adds nothing to the gradient of the weight
+            grad_hidden = torch.empty_like(hidden, dtype=torch.float32)
+            grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+            total = torch.zeros((), device=hidden.device)
+            rows = max(1, LOGITS_AT_ONCE // len(weight))  # R
+            for start in range(0, len(hidden), rows):
+                part = slice(start, start + rows)
+                some, label = states[part].to(narrow), labels[part].clamp(min=0)[:, None]  # [R, D], [R, 1]
+                logits = (some @ matrix.t()).float()  # [R, V]
+                of_label, highest = logits.gather(1, label), logits.amax(1, keepdim=True)
+                probabilities = logits.softmax(1)
+                normaliser = highest - probabilities.amax(1, keepdim=True).log()  # log Σ exp: the best is at least 1/V
+                losses = normaliser - (1 - epsilon) * of_label - epsilon * (some.float() @ mean)[:, None]
+                total += (losses * counted[part]).sum()
+                gradient = probabilities.scatter_add_(1, label, torch.full_like(of_label, epsilon - 1)).to(narrow)
+                grad_hidden[part] = gradient @ matrix
+                grad_weight += gradient.t() @ some
+            # The even share of the smoothed labels, ε/V for each word, is the same in every row.
+            grad_hidden = (grad_hidden - epsilon * mean) * counted
+            grad_weight -= epsilon / len(weight) * states.float().sum(0)
+        ctx.save_for_backward(grad_hidden.to(hidden.dtype), grad_weight.to(weight.dtype))
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_hidden * grad, grad_weight * grad, None, None

@@ -143,17 +143,24 @@ def build_trainer(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, encoded: d
     model = VanillaTransformerForConditionalGeneration(recipe.config)
     model.generation_config = training.generation_config = recipe.generation
     metrics = compute_metrics(tokenizer, data.bleu_tokenize, data.bleu_lowercase)
-    return Seq2SeqTrainer(
+    loss = LabelSmoothedCrossEntropy(training.label_smoothing_factor)
+    sharded = training.fsdp or training.deepspeed  # then no process has the whole of the last layer's matrix
+    if not sharded:
+        model.loss_function = loss
+    trainer = Seq2SeqTrainer(
         model=model,
         args=training,
         train_dataset=train,
         eval_dataset=encoded.get("validation"),
         data_collator=BatchCollator(tokenizer, model=model),
         processing_class=tokenizer,
-        compute_loss_func=LabelSmoothedCrossEntropy(training.label_smoothing_factor),
+        compute_loss_func=loss if sharded else None,
         compute_metrics=metrics if training.predict_with_generate else None,
         callbacks=[metrics, *([KeepForAveraging(data.average_last)] if data.average_last else [])],
     )
+    if not sharded:
+        trainer.label_smoother = None  # it would take the labels away from the model, whose loss smooths them
+    return trainer
 
 
 def train(trainer: Seq2SeqTrainer, checkpoint: str | None) -> None:

@@ -26,6 +26,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from hf_attention import BatchCollator, VanillaTransformerForConditionalGeneration
 from hf_attention.generation import beam_search, cross_attentions, length_penalty
+from hf_attention.model.generation_vanilla_transformer import _best
 from hf_attention.recipes import build_recipe, load_recipe
 
 
@@ -710,3 +711,13 @@ def test_another_decoding_loop_goes_before_it(model):
 
     found = model.generate(**padded(ROWS[:1]), **PAPER, custom_generate=loop, max_length=9)
     assert found.tolist() == [[START + 5]] * 4
+
+
+@pytest.mark.parametrize("words", [11, 64, 1023, 1024, 1087, 1088, 5000])
+def test_the_best_by_blocks_are_the_best(words):
+    """`topk` itself, for vocabularies with and without words that fill no block; the best anywhere, in blocks too."""
+    logits = torch.randn(500, words, generator=torch.Generator().manual_seed(0))
+    logits[0] = torch.arange(words)  # all of the best in the last block, or behind it
+    for count in (1, 2, 8):
+        best, token = _best(logits, count)
+        torch.testing.assert_close((best, token), tuple(logits.topk(count)), rtol=0, atol=0)

@@ -176,6 +176,20 @@ def test_report_55_blank_lines_give_blank_strings(pipe, expected, calls, batch_s
     assert pipe([]) == []
 
 
+def test_lists_go_in_batches_of_so_many_tokens_longest_first(pipe, expected, calls):
+    """The sentences have 4, 8, 2 and 4 tokens, the end included: 8 fill one batch, 2 · 4 another, 2 are left."""
+    assert texts(pipe(SENTENCES, batch_tokens=8, **SHORT)) == expected
+    assert calls == [1, 2, 1]
+    del calls[:]
+    assert texts(pipe(SENTENCES, **SHORT)) == expected
+    assert calls == [4]
+    del calls[:]
+    assert texts(TranslationPipeline(pipe.model, pipe.tokenizer, batch_tokens=1)(SENTENCES, **SHORT)) == expected
+    assert calls == [1, 1, 1, 1]
+    with pytest.raises(ValueError, match="batch_tokens=0: want a whole number"):
+        pipe(SENTENCES, batch_tokens=0)
+
+
 def test_blank_strings_never_reach_the_model(pipe, calls):
     assert pipe("") == pipe(" \t\n\u00a0\u3000") == [{"translation_text": ""}]
     assert pipe(["", " "], batch_size=2, num_return_sequences=2, num_beams=2) == [[{"translation_text": ""}] * 2] * 2

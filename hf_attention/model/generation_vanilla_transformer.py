@@ -150,8 +150,9 @@ def beam_search(
             best, token = log_probs.topk(min(candidate_count, log_probs.shape[-1]))  # [B·k, C]
         else:  # the order of a row is that of its logits: only the best need become log-probabilities
             log_probs = None
-            best, token = logits.topk(min(candidate_count, logits.shape[-1]))
-            best = best - logits.logsumexp(-1, keepdim=True)
+            best, token = _best(logits, min(candidate_count, logits.shape[-1]))
+            log_sum_exp = best[:, :1] - logits.softmax(-1).gather(1, token[:, :1]).log()  # as p = exp(best) / sum
+            best = best - log_sum_exp
         for name, steps in history.items():
             steps.append({**outputs, "logits": logits, "scores": log_probs}[name])
 
@@ -228,6 +229,21 @@ def _forward(model: PreTrainedModel, tokens: torch.Tensor, state: dict[str, Any]
     outputs = model(**inputs, return_dict=True)
     # The one private call: the library's own loops, and the models that differ, keep their state by this hook.
     return outputs, model._update_model_kwargs_for_generation(outputs, state, is_encoder_decoder=True)
+
+
+def _best(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `logits.topk(count)` of [N, V], in half the time: the best are in the blocks with the best maxima."""
+    width = 64
+    if logits.shape[1] < 2 * count * width:
+        return logits.topk(count)
+    blocks = logits.unfold(1, width, width)  # [N, V // 64, 64]
+    best_blocks = blocks.amax(-1).topk(count).indices  # [N, count]
+    rows = torch.arange(len(logits), device=logits.device)[:, None]
+    tail = blocks.shape[1] * width  # what fills no block comes along whole
+    candidates = torch.cat([blocks[rows, best_blocks].flatten(1), logits[:, tail:]], dim=1)
+    best, places = candidates.topk(count)
+    in_block = best_blocks.gather(1, (places // width).clamp(max=count - 1)) * width + places % width
+    return best, torch.where(places < count * width, in_block, places - count * width + tail)
 
 
 def _follow(state: dict[str, Any], beam: torch.Tensor, stay: torch.Tensor) -> dict[str, Any]:

@@ -529,7 +529,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         With `labels` [B, T] (-100 where nothing is to be predicted) it returns the cross entropy in nats, averaged
         over the labels that count; given `num_items_in_batch`, summed and divided by it, so that gradients accumulated
         over several batches are those of one large batch. The decoder reads the labels shifted right unless it is
-        given its input.
+        given its input. In training, a `loss_function` with a method `from_hidden_states` is given these and the last
+        layer's matrix, and there are no logits.
         """
         if labels is not None:
             use_cache = False
@@ -547,10 +548,14 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.lm_head(outputs.last_hidden_state)  # [B, T, vocab_size]
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
+        hidden_states, fused = outputs.last_hidden_state, getattr(self.loss_function, "from_hidden_states", None)
+        loss = logits = None
+        if labels is not None and self.training and fused is not None:  # hf_attention/loss.py
+            loss = fused(hidden_states, self.lm_head.weight, labels, **kwargs)
+        else:
+            logits = self.lm_head(hidden_states)  # [B, T, vocab_size]
+            if labels is not None:
+                loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,

@@ -37,7 +37,10 @@ class TranslationPipeline(Pipeline):
         clean_up_tokenization_spaces (`bool`): passed to the tokenizer's `decode`.
         return_tensors (`bool`): give `translation_token_ids`, a tensor [T], in place of the text; with
             `return_text=True`, beside it.
-        batch_size (`int`): sentences per call of the model; 1 if not given. It changes the speed, never the result.
+        batch_tokens (`int`): the most source tokens, padding included, per call of the model, for a list; 1024 if not
+            given. Its sentences are sorted by length for it, and come back in order.
+        batch_size (`int`): for a list, so many sentences instead; for what is read as it is consumed, sentences per
+            call of the model, 1 if not given. Both change the speed, never the result.
         anything else: an option of `generate()`, above the pair's `task_specific_params` (T5), above the model's
             `generation_config`. What none of them sets is `num_beams=4` and `max_new_tokens=256`, as in version 4.
 
@@ -59,8 +62,9 @@ class TranslationPipeline(Pipeline):
     _load_image_processor = False
     _load_video_processor = False
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, batch_tokens: int = 1024, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.batch_tokens = _checked_batch_tokens(batch_tokens)
         if not getattr(self.model.config, "is_encoder_decoder", False) or not self.model.can_generate():
             raise ValueError(
                 f"model={type(self.model).__name__}: translation wants an encoder-decoder that generates, one that "
@@ -70,16 +74,36 @@ class TranslationPipeline(Pipeline):
             raise ValueError("tokenizer=None: translation wants the tokenizer of its model.")
         self.model.eval()  # one handed over straight from training still drops out
 
-    def __call__(self, inputs: Any, **options: Any) -> Any:
+    def __call__(self, inputs: Any, batch_tokens: int | None = None, **options: Any) -> Any:
+        budget = self.batch_tokens if batch_tokens is None else _checked_batch_tokens(batch_tokens)
         if isinstance(inputs, Sequence) and not isinstance(inputs, (str, bytes)):
-            inputs = list(inputs)
-            results = super().__call__(inputs, **options) if inputs else []
+            results = self._translate_list(list(inputs), budget, **options)
             return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
         if isinstance(inputs, Iterator):  # the base class streams generators only
             inputs = (text for text in inputs)
         elif isinstance(inputs, Dataset) and isinstance(inputs, Sized) and len(inputs) == 0:
             return iter(())  # the base class looks at the first
         return super().__call__(inputs, **options)
+
+    def _translate_list(
+        self, texts: list[Any], batch_tokens: int, batch_size: int | None = None, **options: Any
+    ) -> list[list[dict[str, Any]]]:
+        """Translates in batches of similar length, the longest first: if one is too large for memory, it is that."""
+        batch_size = self._batch_size if batch_size is None else batch_size
+        if self.tokenizer.pad_token_id is None and batch_size is None:
+            batch_size = 1
+        strings = all(isinstance(text, str) for text in texts)  # `preprocess` says what is wrong with others
+        ids = self.tokenizer(texts, verbose=False)["input_ids"] if texts and strings else [[]] * len(texts)
+        waiting = sorted(range(len(texts)), key=lambda place: -len(ids[place]))
+        results: list[Any] = [None] * len(texts)
+        while waiting:
+            size = batch_size or max(1, batch_tokens // max(1, len(ids[waiting[0]])))
+            batch, waiting = waiting[:size], waiting[size:]
+            self.call_count = 0  # or it takes batches for single sentences, and warns of slow use
+            translated = super().__call__([texts[place] for place in batch], batch_size=len(batch), **options)
+            for place, result in zip(batch, translated, strict=True):
+                results[place] = result
+        return results
 
     def _sanitize_parameters(
         self,
@@ -265,6 +289,12 @@ class TranslationPipeline(Pipeline):
             return ids
         content = (ids != pad).nonzero()
         return ids[: int(content[-1]) + 1 if len(content) else 0]
+
+
+def _checked_batch_tokens(given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise ValueError(f"batch_tokens={given!r}: want a whole number of tokens from 1 on.")
+    return given
 
 
 def _given(**options: Any) -> dict[str, Any]:
