@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Seq2SeqTrainer,
 from .checkpoints import KeepForAveraging, average_checkpoints, checkpoints_of, last_checkpoints
 from .corpus import load_pairs
 from .data import BatchCollator, TokenBatches, encode_pairs
+from .dropout import quicken
 from .loss import LabelSmoothedCrossEntropy
 from .metrics import compute_metrics
 from .model import VanillaTransformerForConditionalGeneration
@@ -142,6 +143,7 @@ def build_trainer(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, encoded: d
         train = TokenBatches(train, data.tokens_per_batch, training.seed, multiple_of=updates_share)
     model = VanillaTransformerForConditionalGeneration(recipe.config)
     model.generation_config = training.generation_config = recipe.generation
+    quicken(model)
     metrics = compute_metrics(tokenizer, data.bleu_tokenize, data.bleu_lowercase)
     loss = LabelSmoothedCrossEntropy(training.label_smoothing_factor)
     sharded = training.fsdp or training.deepspeed  # then no process has the whole of the last layer's matrix

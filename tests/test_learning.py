@@ -40,7 +40,8 @@ def test_reversing_digits_is_learnt(tmp_path):
         dropout=0.0,
         tokens_per_batch=1024,
         warmup_steps=150,
-        max_steps=600,
+        lr_scheduler_type="linear",  # it ends at 0, and so the last updates settle whatever the seed has stirred
+        max_steps=800,
         logging_steps=100,
         max_length=24,
         seed=seed,
