@@ -29,6 +29,7 @@ _LAZY = {
     "check_vocabulary": "tokenization",
     "compute_metrics": "metrics",
     "cross_attentions": "generation",
+    "export_model": "export",
     "last_checkpoints": "checkpoints",
     "load_bleu": "metrics",
     "prepare_sharing": "sharing",

@@ -1,10 +1,12 @@
 """Lines in, as many lines out: what `training/translate.py` and `training/evaluate.py` share."""
 
 import argparse
+import importlib
 import logging
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from transformers import (
@@ -22,37 +24,31 @@ from hf_attention.recipes import fit_generation, parse_overrides
 logger = logging.getLogger(__name__)
 
 WINDOW_LINES, WINDOW_CHARACTERS = 4096, 2**22  # read before the first is translated: bounds memory
+BACKENDS = ("transformers", "ctranslate2")
 LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")  # wherever str.splitlines would end a line
 
 
-class Translator:
-    """Translates lines with any encoder-decoder, in batches of similar length; a line alone gives the same text.
+class LineTranslator:
+    """Lines in, as many lines out, whatever translates them: `translate` says how.
 
     Args:
         batch_tokens: source tokens of a batch, padding included. A single longer line makes a batch of its own.
-        max_source_tokens: what a longer line is cut to, with a warning; less if the model reads less.
-        options: of `TranslationPipeline`: `src_lang`, `tgt_lang` and those of `generate()`.
+        max_source_tokens: what a longer line is cut to, with a warning; less if the model has fewer `positions`.
     """
 
     def __init__(
         self,
-        model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         batch_tokens: int = 4096,
         max_source_tokens: int = 1024,
-        **options: Any,
+        positions: int | None = None,
     ):
         for name, value in (("batch_tokens", batch_tokens), ("max_source_tokens", max_source_tokens)):
             if value < 2:
                 raise ValueError(f"{name} is {value}, wanted at least 2: a word and the end of its sentence")
-        returned = options.get("num_return_sequences") or model.generation_config.num_return_sequences or 1
-        if returned != 1:
-            raise ValueError(f"num_return_sequences is {returned!r}, wanted 1: a line has one translation")
-        self.pipeline = TranslationPipeline(model=model, tokenizer=tokenizer, truncation=True, **options)
         self.tokenizer, self.batch_tokens = tokenizer, batch_tokens
-        table = self.pipeline._position_limit() or max_source_tokens
-        self.limit = min(max_source_tokens, tokenizer.model_max_length, table)
-        tokenizer.model_max_length = self.limit  # where the pipeline cuts
+        self.limit = min(max_source_tokens, tokenizer.model_max_length, positions or max_source_tokens)
+        tokenizer.model_max_length = self.limit  # where `truncation=True` cuts
 
     def __call__(self, lines: Iterable[str]) -> Iterator[str]:
         """One line out for every line in, in order, none with a line break in it; a blank line for a blank line."""
@@ -73,18 +69,40 @@ class Translator:
         translations = [""] * len(lines)
         longest_first = sorted(range(len(lines)), key=lambda number: -lengths[number])
         wordy = [number for number in longest_first if lines[number].strip() and lengths[number]]
-        for batch in self._batches(wordy, lengths):
-            self.pipeline.call_count = 0  # or it takes batches for single sentences, and warns of slow use
-            results = self.pipeline([lines[number] for number in batch], batch_size=len(batch))
-            for number, result in zip(batch, results, strict=True):
-                translations[number] = LINE_BREAKS.sub(" ", result["translation_text"])
+        translated = self.translate([lines[number] for number in wordy], [lengths[number] for number in wordy])
+        for number, text in zip(wordy, translated, strict=True):
+            translations[number] = LINE_BREAKS.sub(" ", text)
         return translations
 
-    def _batches(self, longest_first: list[int], lengths: list[int]) -> Iterator[list[int]]:
-        while longest_first:
-            size = max(1, self.batch_tokens // lengths[longest_first[0]])
-            yield longest_first[:size]
-            longest_first = longest_first[size:]
+    def translate(self, lines: list[str], lengths: list[int]) -> Iterable[str]:
+        """The translations of lines, the longest first, none blank; `lengths` in tokens, as they are cut."""
+        raise NotImplementedError
+
+
+class Translator(LineTranslator):
+    """Translates lines with any encoder-decoder, in batches of similar length; a line alone gives the same text.
+
+    Args:
+        batch_tokens, max_source_tokens: of `LineTranslator`.
+        options: of `TranslationPipeline`: `src_lang`, `tgt_lang` and those of `generate()`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        batch_tokens: int = 4096,
+        max_source_tokens: int = 1024,
+        **options: Any,
+    ):
+        returned = options.get("num_return_sequences") or model.generation_config.num_return_sequences or 1
+        if returned != 1:
+            raise ValueError(f"num_return_sequences is {returned!r}, wanted 1: a line has one translation")
+        self.pipeline = TranslationPipeline(model=model, tokenizer=tokenizer, truncation=True, **options)
+        super().__init__(tokenizer, batch_tokens, max_source_tokens, self.pipeline._position_limit())
+
+    def translate(self, lines: list[str], lengths: list[int]) -> list[str]:
+        return [result["translation_text"] for result in self.pipeline(lines, batch_tokens=self.batch_tokens)]
 
 
 def load_translator(folder: str, overrides: Iterable[str] = (), **arguments: Any) -> Translator:
@@ -96,21 +114,10 @@ def load_translator(folder: str, overrides: Iterable[str] = (), **arguments: Any
         ValueError: no model there, none that translates, one whose files are damaged or do not belong together, no
             tokenizer, a field that GenerationConfig has not, or values with which not even one word gets translated.
     """
-    options = {name: fit_generation(name, value) for name, value in parse_overrides(overrides).items()}
-    config = _loaded(folder, "model", AutoConfig)
-    if not config.is_encoder_decoder:
-        raise ValueError(f"{folder}: a {config.model_type} model is no encoder-decoder, and does not translate")
-    tokenizer = _loaded(folder, "tokenizer", AutoTokenizer)
-    model, information = _loaded(folder, "model", AutoModelForSeq2SeqLM, output_loading_info=True)
-    if information["missing_keys"]:
-        raise ValueError(f"{folder}: no weight {min(information['missing_keys'])} in the model's files")
-    known = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > known:
-        raise ValueError(f"{folder}: the tokenizer has {len(tokenizer)} tokens and the model {known}, wanted no more")
-    if "max_new_tokens" in options:
-        options.setdefault("max_length", None)  # the model's own, which generate() would warn of at every batch
+    options = generation_options(overrides)
+    model, tokenizer = load_model(folder)
     if options.get("search") == "paper" and not isinstance(model, VanillaTransformerForConditionalGeneration):
-        raise ValueError(f"search=paper is for our own models: {folder} is a {config.model_type}")
+        raise ValueError(f"search=paper is for our own models: {folder} is a {model.config.model_type}")
     model.generation_config.update(**options, allow_custom_entries=True)  # `search` is one; their names are known good
     translator = Translator(model.eval(), tokenizer, **arguments)
     try:
@@ -119,6 +126,31 @@ def load_translator(folder: str, overrides: Iterable[str] = (), **arguments: Any
         given = " and ".join([f"{name}={value}" for name, value in arguments.items()] + [*overrides])
         raise ValueError(f"{folder} translates nothing with {given or 'its own options'}: {error}") from error
     return translator
+
+
+def load_model(folder: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A saved encoder-decoder and its tokenizer; ValueError, as that of `load_translator`, for what is none."""
+    if Path(folder, "model.bin").is_file() and Path(folder, "shared_vocabulary.json").is_file():
+        raise ValueError(f"{folder} is a model for CTranslate2: translate with --backend ctranslate2")
+    config = loaded(folder, "model", AutoConfig)
+    if not config.is_encoder_decoder:
+        raise ValueError(f"{folder}: a {config.model_type} model is no encoder-decoder, and does not translate")
+    tokenizer = loaded(folder, "tokenizer", AutoTokenizer)
+    model, information = loaded(folder, "model", AutoModelForSeq2SeqLM, output_loading_info=True)
+    if information["missing_keys"]:
+        raise ValueError(f"{folder}: no weight {min(information['missing_keys'])} in the model's files")
+    known = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > known:
+        raise ValueError(f"{folder}: the tokenizer has {len(tokenizer)} tokens and the model {known}, wanted no more")
+    return model, tokenizer
+
+
+def generation_options(overrides: Iterable[str]) -> dict[str, Any]:
+    """What `field=value` of `GenerationConfig` say, to be laid over a model's own."""
+    options = {name: fit_generation(name, value) for name, value in parse_overrides(overrides).items()}
+    if "max_new_tokens" in options:
+        options.setdefault("max_length", None)  # the model's own, which generate() would warn of at every batch
+    return options
 
 
 def windows(lines: Iterable[str]) -> Iterator[list[str]]:
@@ -143,6 +175,7 @@ def windows(lines: Iterable[str]) -> Iterator[list[str]]:
 def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """What a script asks for that loads a `Translator`."""
     parser.add_argument("--model", required=required, help="folder of a saved encoder-decoder, or its name on the Hub")
+    parser.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0], help="what runs the model")
     parser.add_argument("--src-lang", help="language of the text, for models of many, in their tokenizer's codes")
     parser.add_argument("--tgt-lang", help="language to translate to, likewise")
     parser.add_argument("--batch-tokens", type=int, default=4096, help="source tokens of a batch, padding included")
@@ -150,19 +183,27 @@ def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) 
     parser.add_argument("overrides", nargs="*", metavar="field=value", help="of GenerationConfig")
 
 
-def translator_from(arguments: argparse.Namespace) -> Translator:
-    """The `Translator` that those arguments describe."""
+def translator_from(arguments: argparse.Namespace) -> LineTranslator:
+    """The translator that those arguments describe. ImportError: the backend is not installed."""
+    sizes = {"batch_tokens": arguments.batch_tokens, "max_source_tokens": arguments.max_source_tokens}
     languages = {"src_lang": arguments.src_lang, "tgt_lang": arguments.tgt_lang}
-    return load_translator(
-        arguments.model,
-        arguments.overrides,
-        batch_tokens=arguments.batch_tokens,
-        max_source_tokens=arguments.max_source_tokens,
-        **{name: code for name, code in languages.items() if code is not None},
-    )
+    languages = {name: code for name, code in languages.items() if code is not None}
+    if arguments.backend == "transformers":
+        return load_translator(arguments.model, arguments.overrides, **sizes, **languages)
+    if languages:
+        raise ValueError(f"{', '.join(languages)}: for models of many languages, which {arguments.backend} has not")
+    return import_format(arguments.backend).load(arguments.model, arguments.overrides, **sizes)
 
 
-def _loaded(folder: str, what: str, auto_class: Any, **options: Any) -> Any:
+def import_format(name: str) -> ModuleType:
+    """The module of a format that models are exported to. ImportError: what it needs is not installed."""
+    try:
+        return importlib.import_module(f".{name}_format", __package__)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{error.name} is not installed, which {name} needs: pip install '.[export]'") from error
+
+
+def loaded(folder: str, what: str, auto_class: Any, **options: Any) -> Any:
     try:
         return auto_class.from_pretrained(folder, **options)
     except Exception as error:  # of many kinds, from as many libraries, and all about this folder

@@ -2,6 +2,7 @@
 
     python training/translate.py --model runs/base --input news.en --output news.de
     echo "A dog runs." | python training/translate.py --model runs/base num_beams=8 max_new_tokens=100
+    python training/translate.py --backend ctranslate2 --model runs/base_int8 --input news.en  # of training/export.py
 
 The last arguments are fields of GenerationConfig; those not given are the model's own.
 """
