@@ -5,7 +5,8 @@ import pytest
 import torch
 from conftest import build_model
 from reference import Reference
-from transformers import MarianConfig, MarianMTModel
+
+from hf_attention.benchmark.twins import marian_twin
 
 
 SHAPES = {
@@ -56,54 +57,10 @@ def test_loss_equals_the_hand_sum():
     assert model(**batch()).loss.item() == pytest.approx(np.mean(losses), abs=1e-5)
 
 
-def marian_twin(model) -> MarianMTModel:
-    """Stock Marian of the same shape with our weights, and with our position table instead of its two halves."""
-    config = model.config
-    marian = MarianMTModel(
-        MarianConfig(
-            vocab_size=config.vocab_size,
-            d_model=config.d_model,
-            encoder_layers=config.num_layers,
-            decoder_layers=config.num_decoder_layers,
-            encoder_attention_heads=config.num_heads,
-            decoder_attention_heads=config.num_heads,
-            encoder_ffn_dim=config.d_ff,
-            decoder_ffn_dim=config.d_ff,
-            activation_function="relu",
-            scale_embedding=True,
-            max_position_embeddings=32,
-            pad_token_id=config.pad_token_id,
-            eos_token_id=config.eos_token_id,
-            decoder_start_token_id=config.decoder_start_token_id,
-            forced_eos_token_id=None,
-            dropout=0.0,
-        )
-    ).eval()
-    names = {
-        "self_attn_add_norm.norm": "self_attn_layer_norm",
-        "cross_attn_add_norm.norm": "encoder_attn_layer_norm",
-        "feed_forward_add_norm.norm": "final_layer_norm",
-        "cross_attn": "encoder_attn",
-        "feed_forward.": "",
-    }
-    weights = {}
-    for name, tensor in model.state_dict().items():
-        for ours, theirs in names.items():
-            name = name.replace(ours, theirs)
-        weights[name] = tensor
-    table = model.model.encoder.embed_positions(torch.arange(32))
-    weights["model.shared.weight"] = weights["lm_head.weight"]
-    for stack in ("encoder", "decoder"):
-        weights[f"model.{stack}.embed_positions.weight"] = table
-    missing, unexpected = marian.load_state_dict(weights, strict=False)
-    assert unexpected == [] and missing == ["final_logits_bias"]  # zeros
-    return marian
-
-
 @pytest.mark.parametrize("fields", [{}, {"d_model": 64, "num_heads": 4, "d_ff": 128, "vocab_size": 100}])
 def test_stock_marian_with_our_weights_gives_our_logits(fields):
     model = build_model(**fields)
-    marian = marian_twin(model)
+    marian = marian_twin(model, positions=32)
     with torch.no_grad():
         ours, theirs = model(**batch()), marian(**batch())
     real = batch()["labels"] != -100

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..export import export_model
 from ..text_files import read_lines
 from ..toy import write_pig_latin
 from .compare import BASELINE, LIMIT, NEEDS, SEARCH_TITLES, TITLES, Answers, ask, choose, limit_order, take_turns
@@ -77,8 +78,6 @@ def measure_translation(options: Namespace) -> tuple[str, str]:
         data += f", {write_sentences(Path(folder), options.model, lines)}"
         _tell(data)
         if any(NEEDS.get(name) == "ctranslate2" for name in present):
-            from ..export import export_model  # it needs CTranslate2
-
             export_model(options.model, "ctranslate2", Path(folder, "ctranslate2"), "float32")
 
         def order(name: str, turn: int) -> Order:
@@ -121,10 +120,11 @@ def _rounds(
 def _body(table: str, how: str, options: Namespace, answers: Answers, absent: Mapping[str, str]) -> str:
     turns = [turn for turns in answers.values() for turn in turns]
     versions = {name: version for turn in turns for name, version in turn["versions"].items()}
-    rounds = "Recorded once" if options.profile else f"Medians of {options.rounds} rounds, taken in turns"
+    once = "Recorded once" if options.profile else "One round"
+    rounds = once if options.profile or options.rounds == 1 else f"Medians of {options.rounds} rounds, taken in turns"
     lines = [
         table,
-        f"{rounds}, each in a process of its own. {how}",
+        f"{rounds}, each measurement in a process of its own. {how}",
         f"{machine(turns[0]['threads'])}; {', '.join(f'{name} {version}' for name, version in versions.items())}.",
     ]
     if absent:

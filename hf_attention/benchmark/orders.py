@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datasets import Dataset, load_from_disk
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from ..corpus import load_pairs
 from ..data import TokenBatches, encode_pairs
@@ -107,8 +107,20 @@ def write_pairs(folder: Path, source: Path, target: Path, vocab_size: int) -> st
 
 
 def write_sentences(folder: Path, model: str, lines: list[str]) -> str:
-    """The file of a `TranslationOrder`, and a line about it. Blank lines are left out."""
-    ids = AutoTokenizer.from_pretrained(model)([line for line in lines if line.strip()])["input_ids"]
-    ids.sort(key=len, reverse=True)
+    """The file of a `TranslationOrder`, and a line about it. Blank lines are left out.
+
+    Raises:
+        ValueError: `model` does not load, is none of ours, or no line is left.
+    """
+    try:
+        config, tokenizer = AutoConfig.from_pretrained(model), AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{model}: no model with its tokenizer: {error}") from error
+    if not isinstance(config, VanillaTransformerConfig):
+        raise ValueError(f"{model} is a {config.model_type}, wanted a model of ours: the others get its weights")
+    written = [line for line in lines if line.strip()]
+    if not written:
+        raise ValueError("no sentences to translate: every line is blank, or there is none")
+    ids = sorted(tokenizer(written)["input_ids"], key=len, reverse=True)
     Path(folder, "sentences.json").write_text(json.dumps(ids), encoding="utf-8")
-    return f"{len(ids):,} sentences of {sum(map(len, ids)) / max(len(ids), 1):.1f} tokens"
+    return f"{len(ids):,} sentences of {sum(map(len, ids)) / len(ids):.1f} tokens"
