@@ -23,16 +23,17 @@ from transformers.exporters import ExportedModel  # noqa: E402
 
 
 SHAPES = {
-    "sinusoidal": {"num_layers": 1},
-    "learned": {"num_layers": 1, "position_encoding": "learned", "max_position_embeddings": 20, "d_k": 3, "d_v": 5},
+    "sinusoidal": {"d_k": 3, "d_v": 5},
+    "learned": {"position_encoding": "learned", "max_position_embeddings": 20},
 }
 
 
-@pytest.fixture(scope="module", params=SHAPES)
+@pytest.fixture(scope="module", params=["sinusoidal", pytest.param("learned", marks=pytest.mark.slow)])
 def exported(request, tmp_path_factory) -> tuple[VanillaTransformerForConditionalGeneration, Path]:
     """A model that has half learned to reverse digits, and its folder of graphs."""
     parent = tmp_path_factory.mktemp(request.param)
-    model = train_to_reverse(build_model(d_model=32, d_ff=64, num_heads=4, **SHAPES[request.param])).eval()
+    size = {"num_layers": 1, "d_model": 32, "d_ff": 64, "num_heads": 4}
+    model = train_to_reverse(build_model(**size, **SHAPES[request.param])).eval()
     model.save_pretrained(parent / "ours")
     word_tokenizer([str(digit) for digit in range(3, VOCABULARY)]).save_pretrained(parent / "ours")
     return model, export_model(str(parent / "ours"), "onnx", parent / "onnx")
