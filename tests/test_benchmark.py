@@ -17,7 +17,7 @@ from hf_attention.benchmark.flops import forward_flops, multiplication_limit, se
 from hf_attention.benchmark.meter import Meter, peak_memory
 from hf_attention.benchmark.orders import LimitOrder, TrainingOrder, TranslationOrder, from_json, write_pairs
 from hf_attention.benchmark.profiles import ELEMENTWISE, KINDS, REST, kind, recorded
-from hf_attention.benchmark.table import training_table, translation_table, write_section
+from hf_attention.benchmark.table import profile_table, training_table, translation_table, write_section
 from hf_attention.benchmark.twins import TorchTransformer, marian, renamed
 from hf_attention.loss import LabelSmoothedCrossEntropy
 from hf_attention.tokenization import save_tokenizer, word_tokenizer
@@ -263,6 +263,14 @@ def test_medians_ratios_and_shares():
     lines = training_table(ANSWERS, compare.TITLES, [20e9, 19e9, 21e9], "marian").splitlines()
     assert lines[2] == "| stock Marian, stock Trainer | 100 (100–100) | 1.00 | 10% | 50% | 1.00 GiB |"
     assert lines[3] == "| hf_attention, stock Trainer | 400 (200–500) | 4.00 | 40% | 5% | 0.50 GiB |"
+
+
+def test_a_profile_leaves_out_what_does_not_occur():
+    times = dict.fromkeys([*KINDS, ELEMENTWISE], 0.0) | {"matrix products": 1.0, REST: 3.0}
+    lines = profile_table({"ours": times}).splitlines()
+    assert lines[2:] == [
+        "| matrix products | 25% |", f"| {ELEMENTWISE} | 0% |", f"| {REST} | 75% |", "| seconds | 4.00 |"
+    ]  # fmt: skip
 
 
 def test_a_translation_s_row_says_how_alike_it_was():

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from datasets import disable_progress_bars
+
 from ..export import export_model
 from ..text_files import read_lines
 from ..toy import write_pig_latin
@@ -24,6 +26,7 @@ PROFILED = ["ours", BASELINE]
 
 def measure_training(options: Namespace) -> tuple[str, str]:
     """Title and text of a comparison of trainings. Raises ValueError for options that are none."""
+    disable_progress_bars()  # each process would show them
     pythons = _pythons(options.python)
     present, absent = choose([*TITLES], _wanted(options), pythons)
     for name in ("rounds", "updates", "warmup", "vocab_size", "tokens_per_batch"):

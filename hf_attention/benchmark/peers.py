@@ -1,8 +1,9 @@
 """Models and losses of other frameworks in the shape of ours, each where it is installed.
 
-Their own classes with their own defaults, but post-norm and dropout as in the paper where they let one choose: JoeyNMT
-drops attention weights and inner units too, and Eole's decoder is pre-norm. Tested with fairseq 0.12 (its distribution
-for Python 3.11, `fairseq-fixed`), JoeyNMT 2.3 and Eole 0.6.
+Their own classes with their own defaults, but post-norm, biases and dropout as in ours where they let one choose:
+JoeyNMT drops attention weights and inner units too, and Eole's decoder is pre-norm. Tested with JoeyNMT 2.3, Eole 0.6
+and fairseq 0.12, the last as `fairseq-fixed`, its distribution for Python 3.11; it runs without the torchaudio that it
+asks for.
 """
 
 from argparse import Namespace

@@ -21,7 +21,7 @@ KINDS = {
     "attention": r".*(scaled_dot_product|flash_attention|efficient_attention).*",  # fused; else products and softmax
     "softmax and loss": r".*(softmax|nll_loss|cross_entropy|logsumexp|kl_div).*",
     "optimizer": r"fused_adam.*|foreach.*",
-    "dropout": r"bernoulli|.*dropout.*",
+    "dropout": r"bernoulli|rand.*|.*dropout.*",
     "copies and gathers": r"copy|clone|contiguous|cat|stack|to|to_copy|roll|.*pad.*|"
     r"(index|gather|scatter|take|embedding|repeat).*",
     REST: r"t|item|set|detach|alias|lift.*|local_scalar_dense|result_type|is_nonzero|scalar_tensor|"

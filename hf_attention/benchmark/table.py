@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..text_files import replacing
-from .profiles import ELEMENTWISE, KINDS
+from .profiles import ELEMENTWISE, KINDS, REST
 
 
 HEAD = "# Benchmarks\n\nWritten by `training/benchmark.py`.\n"
@@ -59,8 +59,9 @@ def translation_table(
 
 
 def profile_table(times: Mapping[str, Mapping[str, float]]) -> str:
-    """A column for each contender: the share of each kind of work, and the seconds that are all of it."""
-    kinds = [*KINDS, ELEMENTWISE]
+    """A column for each contender: the share of each kind of work that there is, and the seconds that are all of it."""
+    kinds = [kind for kind in KINDS if kind != REST and any(part[kind] for part in times.values())]
+    kinds += [ELEMENTWISE, REST]
     rows = [[kind, *(f"{part[kind] / sum(part.values()):.0%}" for part in times.values())] for kind in kinds]
     rows.append(["seconds", *(f"{sum(part.values()):.2f}" for part in times.values())])
     return markdown(["", *times], rows)
