@@ -59,7 +59,7 @@ def translation_table(
 
 
 def profile_table(times: Mapping[str, Mapping[str, float]]) -> str:
-    """A column for each contender: the share of each kind of work that there is, and the seconds that are all of it."""
+    """A column for each contender: the share of each kind of work that occurs, and the seconds that are all of it."""
     kinds = [kind for kind in KINDS if kind != REST and any(part[kind] for part in times.values())]
     kinds += [ELEMENTWISE, REST]
     rows = [[kind, *(f"{part[kind] / sum(part.values()):.0%}" for part in times.values())] for kind in kinds]
