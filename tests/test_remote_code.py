@@ -31,6 +31,7 @@ from hf_attention.tokenization import train_tokenizer
 
 CODE = {
     "configuration_vanilla_transformer.py",
+    "decoding_vanilla_transformer.py",
     "generation_vanilla_transformer.py",
     "modeling_vanilla_transformer.py",
     "pipeline_translation.py",

@@ -28,6 +28,7 @@ CUSTOM_PIPELINES = {
 }
 CODE_FILES = (
     "configuration_vanilla_transformer.py",
+    "decoding_vanilla_transformer.py",
     "generation_vanilla_transformer.py",
     "modeling_vanilla_transformer.py",
     "pipeline_translation.py",

@@ -129,7 +129,7 @@ def beam_search(
     limits = _limits(model, config, max_extra_tokens, stopping_criteria.max_length - prompt, state)  # [B]
     stops = StoppingCriteriaList(each for each in stopping_criteria if not isinstance(each, MaxLengthCriteria))
     history = _history(config)
-    state = _shared_memory(model, beams, state)
+    decoder = _decoder(model, config, prompt, state)
 
     tokens = input_ids.unflatten(0, (-1, beams))  # [B, k, L]
     finished = Hypotheses(tokens, tokens[..., :0], torch.full(tokens.shape[:2], NONE, device=tokens.device))
@@ -143,8 +143,9 @@ def beam_search(
 
     length = 0  # of the generated part
     while None in answers:
-        outputs, state = _forward(model, live.tokens.flatten(0, 1), state)
-        logits = outputs.logits[:, -1].to(tokens.device, torch.float32)  # [B·k, V]
+        outputs = decoder.step(live.tokens.flatten(0, 1))
+        logits = outputs if isinstance(outputs, torch.Tensor) else outputs.logits[:, -1]
+        logits = logits.to(tokens.device, torch.float32)  # [B·k, V]
         if logits_processor or "scores" in history:
             log_probs = logits_processor(live.tokens.flatten(0, 1), logits.log_softmax(-1))
             best, token = log_probs.topk(min(candidate_count, log_probs.shape[-1]))  # [B·k, C]
@@ -184,10 +185,20 @@ def beam_search(
                 if answers[sentences[place]] is None:
                     answers[sentences[place]] = ranked.of(place[None])
         stay = (~done).nonzero()[:, 0] if may_leave else torch.arange(len(done), device=done.device)
-        state = _follow(state, live.rows[:, :, -1] % beams, stay)
+        decoder.follow(live.rows[:, :, -1] % beams, stay)
         live, finished, limits, sentences = live.of(stay), finished.of(stay), limits[stay], sentences[stay]
 
-    return _output(config, answers, prompt, padding, history, state)
+    return _output(config, answers, prompt, padding, history, decoder)
+
+
+def _decoder(model: PreTrainedModel, config: GenerationConfig, prompt: int, state: dict[str, Any]) -> Any:
+    """What predicts the next position: a model's own quick way, where it has one and nobody looks inside."""
+    quick = getattr(model, "quick_decoder", None)
+    asked = config.return_dict_in_generate or config.cache_implementation is not None or prompt > 1
+    if quick is None or asked or not quick.serves(model, state):
+        return CachedDecoder(model, state, config.num_beams)
+    shared = _shared_memory(state, config.num_beams)
+    return quick(model, shared["encoder_outputs"][0], shared.get("attention_mask"), config.num_beams)
 
 
 def _limits(
@@ -205,14 +216,64 @@ def _limits(
     return (sources[:: config.num_beams] + extra).clamp(min=1, max=absolute)
 
 
-def _shared_memory(model: PreTrainedModel, beams: int, state: dict[str, Any]) -> dict[str, Any]:
-    """The state with one row of the source for each sentence, [B, S, D], if the model lets its k beams share it.
+class CachedDecoder:
+    """One more position at a time, from any encoder-decoder and the cache that `generate()` has made for it.
 
     `generate()` repeats the source for every beam. So would be the keys and values of cross-attention, although they
-    never differ: k times the memory, and k times the reading of it at every step.
+    never differ: k times the memory, and k times the reading of it at every step. A model says in
+    `shares_memory_under` with which attention its k beams can share one row of it.
+
+    Args:
+        state: what the model is given at every step: `encoder_outputs`, `attention_mask`, `cache`, ...
+        beams: k.
     """
-    if beams == 1 or model.config._attn_implementation not in getattr(model, "shares_memory_under", ()):
-        return state
+
+    def __init__(self, model: PreTrainedModel, state: dict[str, Any], beams: int):
+        self.model, self.beams = model, beams
+        shares = model.config._attn_implementation in getattr(model, "shares_memory_under", ())
+        self.state = _shared_memory(state, beams) if shares and beams > 1 else state
+
+    def step(self, tokens: torch.Tensor) -> Any:
+        """The model's output for what its cache has not seen of `tokens` [B·k, L]."""
+        cache = self.state.get("cache")
+        new = tokens.shape[1] - (0 if cache is None else int(cache.get_seq_length()))
+        inputs = self.model.prepare_inputs_for_generation(tokens, next_sequence_length=new, **self.state)
+        outputs = self.model(**inputs, return_dict=True)
+        # The one private call: the library's own loops, and the models that differ, keep their state by this hook.
+        self.state = self.model._update_model_kwargs_for_generation(outputs, self.state, is_encoder_decoder=True)
+        return outputs
+
+    def follow(self, beam: torch.Tensor, stay: torch.Tensor) -> None:
+        """Goes on with the sentences that `stay`, each beam from where `beam` [B, k] says.
+
+        Self-attention has seen another target in each beam. The source, and so the cross-attention's keys and values,
+        is the same in all beams of a sentence: nothing to do for them until a sentence leaves. Its rows are those of
+        the memory: [B·k, S, D], or [B, S, D] where the beams share it.
+        """
+        sentences, beams = beam.shape
+        rows = (stay[:, None] * beams + beam[stay]).flatten()
+        cache = self.state.get("cache")
+        if cache is not None:
+            getattr(cache, "self_attention_cache", cache).reorder_cache(rows)
+        if len(stay) == sentences:
+            return
+        memory = self.state["encoder_outputs"]
+        shared = len(memory[0]) < sentences * beams
+        if hasattr(cache, "cross_attention_cache"):
+            cache.cross_attention_cache.reorder_cache(stay if shared else rows)
+
+        def part(value: Any, of_source: bool) -> Any:
+            length, chosen = (sentences, stay) if shared and of_source else (sentences * beams, rows)
+            whole = isinstance(value, torch.Tensor) and value.ndim > 0 and len(value) == length
+            return value[chosen] if whole else value
+
+        memory = type(memory)(**{name: part(value, True) for name, value in memory.items()})
+        self.state = {name: part(value, name == "attention_mask") for name, value in self.state.items()}
+        self.state["encoder_outputs"] = memory
+
+
+def _shared_memory(state: dict[str, Any], beams: int) -> dict[str, Any]:
+    """The state with one row of the source for each sentence, [B, S, D]."""
     memory = state["encoder_outputs"]
     memory = type(memory)(**{**memory, "last_hidden_state": memory[0][::beams]})
     state = state | {"encoder_outputs": memory}
@@ -221,20 +282,10 @@ def _shared_memory(model: PreTrainedModel, beams: int, state: dict[str, Any]) ->
     return state
 
 
-def _forward(model: PreTrainedModel, tokens: torch.Tensor, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """One call of the model on what its cache has not seen of `tokens` [B·k, L]; its output, and the next state."""
-    cache = state.get("cache")
-    seen = 0 if cache is None else int(cache.get_seq_length())
-    inputs = model.prepare_inputs_for_generation(tokens, next_sequence_length=tokens.shape[1] - seen, **state)
-    outputs = model(**inputs, return_dict=True)
-    # The one private call: the library's own loops, and the models that differ, keep their state by this hook.
-    return outputs, model._update_model_kwargs_for_generation(outputs, state, is_encoder_decoder=True)
-
-
 def _best(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """As `logits.topk(count)` of [N, V], in half the time: the best are in the blocks with the best maxima."""
     width = 64
-    if logits.shape[1] < 2 * count * width:
+    if logits.shape[1] < 2 * count * width or len(logits) < 16:  # of few rows it is not worth the operations
         return logits.topk(count)
     blocks = logits.unfold(1, width, width)  # [N, V // 64, 64]
     best_blocks = blocks.amax(-1).topk(count).indices  # [N, count]
@@ -244,35 +295,6 @@ def _best(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]
     best, places = candidates.topk(count)
     in_block = best_blocks.gather(1, (places // width).clamp(max=count - 1)) * width + places % width
     return best, torch.where(places < count * width, in_block, places - count * width + tail)
-
-
-def _follow(state: dict[str, Any], beam: torch.Tensor, stay: torch.Tensor) -> dict[str, Any]:
-    """The state for the sentences that `stay`, where each beam continues what `beam` [B, k] says.
-
-    Self-attention has seen another target in each beam. The source, and so the cross-attention's keys and values, is
-    the same in all beams of a sentence: nothing to do for them until a sentence leaves. Its rows are those of the
-    memory: [B·k, S, D], or [B, S, D] where the beams share it.
-    """
-    sentences, beams = beam.shape
-    rows = (stay[:, None] * beams + beam[stay]).flatten()
-    cache = state.get("cache")
-    if cache is not None:
-        getattr(cache, "self_attention_cache", cache).reorder_cache(rows)
-    if len(stay) == sentences:
-        return state
-    memory = state["encoder_outputs"]
-    shared = len(memory[0]) < sentences * beams
-    if hasattr(cache, "cross_attention_cache"):
-        cache.cross_attention_cache.reorder_cache(stay if shared else rows)
-
-    def part(value: Any, of_source: bool) -> Any:
-        length, chosen = (sentences, stay) if shared and of_source else (sentences * beams, rows)
-        whole = isinstance(value, torch.Tensor) and value.ndim > 0 and len(value) == length
-        return value[chosen] if whole else value
-
-    memory = type(memory)(**{name: part(value, True) for name, value in memory.items()})
-    state = {name: part(value, name == "attention_mask") for name, value in state.items()}
-    return state | {"encoder_outputs": memory}
 
 
 def _ranked(finished: Hypotheses, cut_off: Hypotheses, count: int, padding: int) -> Hypotheses:
@@ -303,7 +325,7 @@ def _output(
     prompt: int,
     padding: int,
     history: dict[str, list[Any]],
-    state: dict[str, Any],
+    decoder: Any,
 ) -> GenerateBeamEncoderDecoderOutput | torch.LongTensor:
     """The answers as one tensor of the longest's length, or in the stock output class."""
     generated = max(int(answer.rows.ge(0).sum(dim=-1).max()) for answer in answers)
@@ -312,6 +334,7 @@ def _output(
     if not config.return_dict_in_generate:
         return sequences
     rows = [pad(each.rows, (0, generated - each.rows.shape[-1]), value=-1) for each in answers]
+    state = decoder.state
     memory = state["encoder_outputs"]
     return GenerateBeamEncoderDecoderOutput(
         sequences=sequences,

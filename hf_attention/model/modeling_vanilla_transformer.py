@@ -29,6 +29,7 @@ from transformers.utils.generic import is_flash_attention_requested, merge_with_
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .decoding_vanilla_transformer import QuickDecoder
 from .generation_vanilla_transformer import with_search
 
 
@@ -481,6 +482,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
     }
     _tp_plan = {"lm_head": "colwise_gather_output"}
     shares_memory_under = ("eager", "sdpa")  # attention implementations under which beams can read one memory
+    quick_decoder = QuickDecoder  # what the paper's search may decode with
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)

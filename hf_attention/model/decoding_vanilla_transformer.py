@@ -1,0 +1,165 @@
+"""The decoder of `modeling_vanilla_transformer.py` once more, for beam search: the same numbers in fewer operations.
+
+A step of the search asks for one more position of every hypothesis. That is little arithmetic, and what the model does
+around it counts: modules in modules, masks for whatever may come, a cache that grows by being copied. Here is nothing
+but the arithmetic of section 3 on the model's own weights, and a cache made for what beam search does to it.
+
+Shapes as in the search: B sentences, k beams, R = B·k rows; N layers and S, H, K, V, D as in the model.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import embedding, linear, scaled_dot_product_attention
+
+
+ROOM = 32  # positions that the cache can hold at first; it doubles
+
+
+class QuickDecoder:
+    """Predicts one position after the other, for hypotheses that begin with one token each.
+
+    Args:
+        model: one that it `serves`.
+        memory: the encoder's output, [B, S, D], one row for the k hypotheses of a sentence.
+        memory_mask: [B, S], 1 for tokens and 0 for padding.
+        beams: k.
+    """
+
+    @staticmethod
+    def serves(model: nn.Module, state: dict[str, Any]) -> bool:
+        """Whether `model` is its weights and no more: no hooks, adapters, quantization, sharding, compilation or
+        casting, under SDPA, in evaluation; and `state` what `generate()` prepares when nothing else is asked of it.
+        """
+        home = type(model).__module__
+        parts = [model, model.model, model.lm_head, *model.model.decoder.modules()]
+        plain = all(
+            isinstance(part, nn.Dropout)
+            or type(part).__module__ == home
+            or type(part).__module__.startswith("torch.nn.")
+            for part in parts
+        )
+        touched = any(part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part) for part in parts)
+        weights = [model.lm_head.weight, *model.model.decoder.parameters()] if plain else []
+        return (
+            plain
+            and not touched
+            and not model.training
+            and model.config._attn_implementation == "sdpa"
+            and all(type(weight.data) is torch.Tensor for weight in weights)
+            and len({(weight.device, weight.dtype) for weight in weights}) == 1
+            and not torch.compiler.is_compiling()
+            and not torch.is_autocast_enabled(model.device.type)
+            and state.keys() <= {"encoder_outputs", "attention_mask", "cache", "use_cache"}
+            and bool(state.get("use_cache"))
+        )
+
+    def __init__(self, model: nn.Module, memory: torch.Tensor, memory_mask: torch.Tensor | None, beams: int):
+        config, decoder = model.config, model.model.decoder
+        self.beams, self.heads, self.scaling = beams, config.num_heads, config.d_k**-0.5
+        self.query_width = self.key_width = self.heads * config.d_k
+        self.embeddings, self.embed_positions = decoder.embed_tokens.weight, decoder.embed_positions
+        self.lm_head = model.lm_head.weight
+        self.layers = [LayerWeights(layer, memory, self.heads) for layer in decoder.layers]
+        padded = memory_mask is not None and not memory_mask.all()
+        self.memory_mask = memory_mask[:, None, None].bool() if padded else None  # [B, 1, 1, S], True: may look
+        # Positions come first, so that those which are there lie together, and their rows move in one operation.
+        self.length = 0
+        width = self.key_width + self.heads * config.d_v
+        self.cache = memory.new_empty(ROOM, len(self.layers), len(memory) * beams, width)
+        self.spare = torch.empty_like(self.cache)
+        self.positions = self._encoded_positions()
+
+    def _encoded_positions(self) -> torch.Tensor:
+        known = getattr(self.embed_positions, "num_embeddings", len(self.cache))  # learned ones come to an end
+        count = torch.arange(min(len(self.cache), known), device=self.embeddings.device)
+        return self.embed_positions(count).to(self.embeddings.dtype)  # [positions, D]
+
+    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The logits [R, vocab_size] of what follows the newest of `tokens` [R, L], whose others it has seen."""
+        if self.length == len(self.cache):
+            self.cache = torch.cat([self.cache, self.spare])
+            self.spare = torch.empty_like(self.cache)
+            self.positions = self._encoded_positions()
+        states = embedding(tokens[:, -1], self.embeddings) * math.sqrt(self.embeddings.shape[1])  # [R, D], §3.4
+        states = states + self.positions[self.length]
+        self.length += 1
+        for place, layer in enumerate(self.layers):
+            attended = linear(self._attend_to_itself(states, place, layer), *layer.own_output)
+            states = _norm(states + attended, layer.own_norm)
+            attended = linear(self._attend_to_memory(states, layer), *layer.memory_output)
+            states = _norm(states + attended, layer.memory_norm)
+            inner = linear(states, *layer.inner).relu_()
+            states = _norm(states + linear(inner, *layer.outer), layer.outer_norm)
+        return linear(states, self.lm_head)
+
+    def _attend_to_itself(self, states: torch.Tensor, place: int, layer: "LayerWeights") -> torch.Tensor:
+        """[R, D] -> [R, H·V]"""
+        projected = linear(states, *layer.projections)  # [R, 2·H·K + H·V]
+        self.cache[self.length - 1, place] = projected[:, self.query_width :]
+        seen = self.cache[: self.length, place].transpose(0, 1)  # [R, L, H·K + H·V]
+        query = projected[:, None, : self.query_width]
+        heads = scaled_dot_product_attention(
+            split_heads(query, self.heads),  # [R, H, 1, K]
+            split_heads(seen[..., : self.key_width], self.heads),
+            split_heads(seen[..., self.key_width :], self.heads),
+            scale=self.scaling,
+        )
+        return heads.flatten(1)
+
+    def _attend_to_memory(self, states: torch.Tensor, layer: "LayerWeights") -> torch.Tensor:
+        """[R, D] -> [R, H·V]"""
+        query = linear(states, *layer.memory_query)
+        heads = scaled_dot_product_attention(
+            split_heads(query.view(-1, self.beams, self.query_width), self.heads),  # [B, H, k, K]
+            layer.memory_keys,
+            layer.memory_values,
+            attn_mask=self.memory_mask,
+            scale=self.scaling,
+        )
+        return heads.transpose(1, 2).flatten(2).flatten(0, 1)
+
+    def follow(self, beam: torch.Tensor, stay: torch.Tensor) -> None:
+        """Goes on with the sentences that `stay`, each beam from where `beam` [B, k] says."""
+        rows = (stay[:, None] * self.beams + beam[stay]).flatten()
+        leave = len(stay) < len(beam)
+        if leave:
+            self.spare = self.cache.new_empty(*self.cache.shape[:2], len(rows), self.cache.shape[3])
+            self.memory_mask = None if self.memory_mask is None else self.memory_mask[stay]
+            for layer in self.layers:
+                layer.memory_keys, layer.memory_values = layer.memory_keys[stay], layer.memory_values[stay]
+        elif self.beams == 1:
+            return
+        torch.index_select(self.cache[: self.length], 2, rows, out=self.spare[: self.length])
+        self.cache, self.spare = self.spare, torch.empty_like(self.spare) if leave else self.cache
+
+
+class LayerWeights:
+    """What a decoder layer multiplies by: pairs of weight and bias, and the memory's keys and values."""
+
+    def __init__(self, layer: nn.Module, memory: torch.Tensor, heads: int):
+        own, cross, feed_forward = layer.self_attn, layer.cross_attn, layer.feed_forward
+        parts = (own.q_proj, own.k_proj, own.v_proj)  # one product for the three: [2·H·K + H·V, D]
+        self.projections = torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
+        self.own_output, self.own_norm = _pair(own.out_proj), layer.self_attn_add_norm.norm
+        self.memory_query, self.memory_output = _pair(cross.q_proj), _pair(cross.out_proj)
+        self.memory_norm = layer.cross_attn_add_norm.norm
+        self.memory_keys = split_heads(cross.k_proj(memory), heads)  # [B, H, S, K]
+        self.memory_values = split_heads(cross.v_proj(memory), heads)  # [B, H, S, V]
+        self.inner, self.outer = _pair(feed_forward.fc1), _pair(feed_forward.fc2)
+        self.outer_norm = layer.feed_forward_add_norm.norm
+
+
+def split_heads(projected: torch.Tensor, heads: int) -> torch.Tensor:
+    """[B, L, H·width] -> [B, H, L, width]"""
+    return projected.view(*projected.shape[:2], heads, -1).transpose(1, 2)
+
+
+def _pair(layer: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    return layer.weight, layer.bias
+
+
+def _norm(states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
+    return torch.layer_norm(states, norm.normalized_shape, norm.weight, norm.bias, norm.eps)

@@ -1,0 +1,140 @@
+"""The decoder that beam search uses on plain weights, against the model itself, and where it must not be used."""
+
+import pytest
+import torch
+from conftest import build_model
+from peft import LoraConfig, get_peft_model
+from reversing import PAD, START, padded, random_digits, train_to_reverse
+
+from hf_attention.dropout import quicken
+from hf_attention.model.decoding_vanilla_transformer import ROOM, QuickDecoder
+
+
+SHAPES = {
+    "toy": {},
+    "d_k and d_v of their own": {"num_heads": 3, "d_model": 12, "d_k": 5, "d_v": 7},
+    "learned positions": {"position_encoding": "learned", "max_position_embeddings": 2 * ROOM + 5},
+    "one layer, one head, untied": {"num_layers": 1, "num_heads": 1, "tie_word_embeddings": False},
+}
+SOURCES = padded([[3, 4, 5, 6], [7], [8, 9]])  # [3, 5], two of them with padding
+
+
+def quick(model, beams: int) -> QuickDecoder:
+    memory = model.model.encoder(**SOURCES)[0]
+    return QuickDecoder(model, memory, SOURCES["attention_mask"], beams)
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[int]:
+    """How many rows each step of a `QuickDecoder` has had."""
+    seen, step = [], QuickDecoder.step
+    monkeypatch.setattr(QuickDecoder, "step", lambda self, tokens: seen.append(len(tokens)) or step(self, tokens))
+    return seen
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("fields", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("beams", [1, 3])
+def test_every_logit_is_the_models_whatever_becomes_of_the_beams(fields, beams):
+    """70 positions, past the room of the cache twice; beams change places at random, sentences leave one by one."""
+    model = build_model(**fields)
+    decoder, random = quick(model, beams), torch.Generator().manual_seed(0)
+    sentences = torch.arange(3)
+    tokens = torch.full((3 * beams, 1), START)
+    for step in range(2 * ROOM + 5):
+        source = sentences.repeat_interleave(beams)
+        inputs = {name: rows[source] for name, rows in SOURCES.items()}
+        expected = model(**inputs, decoder_input_ids=tokens, use_cache=False).logits[:, -1]
+        torch.testing.assert_close(decoder.step(tokens), expected, rtol=1e-5, atol=1e-5)
+        beam = torch.randint(beams, (len(sentences), beams), generator=random)
+        stay = torch.arange(len(sentences))
+        if step in (3, ROOM):  # the second sentence, then the first
+            stay = stay[stay != step % 2]
+        decoder.follow(beam, stay)
+        tokens = tokens.unflatten(0, (-1, beams))[stay[:, None], beam[stay]].flatten(0, 1)
+        sentences = sentences[stay]
+        new = torch.randint(3, 11, (len(tokens), 1), generator=random)
+        tokens = torch.cat([tokens, new], dim=1)
+    assert sentences.tolist() == [2]
+
+
+@pytest.mark.parametrize("beams", [1, 2, 5])
+def test_the_search_finds_the_same_with_it_and_without(monkeypatch, calls, beams):
+    torch.manual_seed(3)
+    model = train_to_reverse(build_model(d_model=16, d_ff=32).train()).eval()
+    batch = padded([row.tolist() for length in range(1, 7) for row in random_digits(10, length)])
+    options = {"search": "paper", "num_beams": beams, "length_penalty": 0.6, "pad_token_id": PAD}
+    found = model.generate(**batch, **options)
+    assert calls[0] == 60 * beams and calls[-1] < 60 * beams  # it was used, and who is done left the batch
+    del calls[:]
+    monkeypatch.setattr(type(model), "quick_decoder", None)
+    assert torch.equal(model.generate(**batch, **options), found)
+    assert not calls
+
+
+def hooked(model):
+    model.model.decoder.layers[1].feed_forward.fc1.register_forward_hook(lambda *_: None)
+
+
+def watched(model):
+    model.lm_head.register_forward_pre_hook(lambda *_: None)
+
+
+def compiled(model):
+    model.model.decoder.layers[0].self_attn.forward = model.model.decoder.layers[0].self_attn.forward
+
+
+def eager(model):
+    model.set_attn_implementation("eager")
+
+
+def replaced(model):
+    class Twice(torch.nn.Linear):
+        def forward(self, states):
+            return 2 * super().forward(states)
+
+    model.model.decoder.layers[0].cross_attn.q_proj = Twice(8, 8)
+
+
+@pytest.mark.parametrize("touch", [hooked, watched, compiled, eager, replaced])
+def test_a_model_that_somebody_has_touched_runs_itself(calls, touch):
+    model = build_model()
+    touch(model)
+    model.generate(**SOURCES, search="paper", num_beams=2, max_new_tokens=4)
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"return_dict_in_generate": True, "output_attentions": True},
+        {"decoder_input_ids": torch.tensor([[START, 4]] * 3)},
+        {"use_cache": False},
+        {"cache_implementation": "static"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_who_asks_for_more_gets_it_from_the_model(calls, options):
+    build_model().generate(**SOURCES, search="paper", num_beams=2, max_new_tokens=4, **options)
+    assert not calls
+
+
+def test_under_autocast_the_model_runs_itself(calls):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        build_model().generate(**SOURCES, search="paper", num_beams=2, max_new_tokens=4)
+    assert not calls
+
+
+def test_an_adapter_is_heard(calls):
+    model = get_peft_model(build_model(), LoraConfig(target_modules=["q_proj"], init_lora_weights=False)).eval()
+    model.generate(**SOURCES, search="paper", num_beams=2, max_new_tokens=4)
+    assert not calls
+
+
+def test_a_model_in_training_may_search_between_updates(calls):
+    """As the Trainer evaluates: with the quicker dropout in it, and in evaluation mode."""
+    model = build_model(dropout=0.3)
+    quicken(model)
+    found = model.generate(**SOURCES, search="paper", num_beams=2, max_new_tokens=4)
+    assert calls
+    assert torch.equal(found, build_model().generate(**SOURCES, search="paper", num_beams=2, max_new_tokens=4))
