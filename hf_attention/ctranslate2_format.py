@@ -223,7 +223,9 @@ class CTranslate2Translator(LineTranslator):
         start = settings["decoder_start_token"]
         self.search = Search.of(generation_config, start=self.ids[start], end=self.ids[self.end])
         super().__init__(tokenizer, batch_tokens, max_source_tokens, self.positions)
-        self.engine = ctranslate2.Translator(str(folder), device="auto")
+        # On a CPU a worker for each core: several threads share one batch of a small model poorly.
+        workers = 1 if ctranslate2.get_cuda_device_count() else torch.get_num_threads()
+        self.engine = ctranslate2.Translator(str(folder), device="auto", inter_threads=workers, intra_threads=1)
 
     def translate(self, lines: list[str], lengths: list[int]) -> Iterator[str]:
         rows = self.tokenizer(lines, truncation=True)["input_ids"]
