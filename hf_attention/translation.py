@@ -4,6 +4,7 @@ import argparse
 import importlib
 import logging
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +29,7 @@ BACKENDS = ("transformers", "ctranslate2")
 LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")  # wherever str.splitlines would end a line
 
 
-class LineTranslator:
+class LineTranslator(ABC):
     """Lines in, as many lines out, whatever translates them: `translate` says how.
 
     Args:
@@ -67,16 +68,15 @@ class LineTranslator:
             )  # fmt: skip
         lengths = [min(length, self.limit) for length in lengths]
         translations = [""] * len(lines)
-        longest_first = sorted(range(len(lines)), key=lambda number: -lengths[number])
-        wordy = [number for number in longest_first if lines[number].strip() and lengths[number]]
+        wordy = [number for number, line in enumerate(lines) if line.strip() and lengths[number]]
         translated = self.translate([lines[number] for number in wordy], [lengths[number] for number in wordy])
         for number, text in zip(wordy, translated, strict=True):
             translations[number] = LINE_BREAKS.sub(" ", text)
         return translations
 
+    @abstractmethod
     def translate(self, lines: list[str], lengths: list[int]) -> Iterable[str]:
-        """The translations of lines, the longest first, none blank; `lengths` in tokens, as they are cut."""
-        raise NotImplementedError
+        """The translations of lines, none blank, in order; `lengths` in tokens, as they are cut."""
 
 
 class Translator(LineTranslator):

@@ -119,6 +119,18 @@ def test_who_asks_for_more_gets_it_from_the_model(calls, options):
     assert not calls
 
 
+def test_past_the_last_learned_position_it_says_what_the_model_says(calls, monkeypatch):
+    """With an end that no token is, the search goes on to position 7 of 6."""
+    model = build_model(position_encoding="learned", max_position_embeddings=6)
+    options = {"search": "paper", "num_beams": 1, "max_new_tokens": 9, "eos_token_id": 10**6}
+    with pytest.raises(ValueError, match="7 positions, but max_position_embeddings=6"):
+        model.generate(**SOURCES, **options)
+    assert len(calls) == 7
+    monkeypatch.setattr(type(model), "quick_decoder", None)
+    with pytest.raises(ValueError, match="7 positions, but max_position_embeddings=6"):
+        model.generate(**SOURCES, **options)
+
+
 def test_under_autocast_the_model_runs_itself(calls):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         build_model().generate(**SOURCES, search="paper", num_beams=2, max_new_tokens=4)

@@ -41,6 +41,7 @@ class QuickDecoder:
             or type(part).__module__.startswith("torch.nn.")
             for part in parts
         )
+        # Where torch 2.13 keeps hooks, and what a compiled or dispatched module has of its own.
         touched = any(part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part) for part in parts)
         weights = [model.lm_head.weight, *model.model.decoder.parameters()] if plain else []
         return (
@@ -59,8 +60,8 @@ class QuickDecoder:
     def __init__(self, model: nn.Module, memory: torch.Tensor, memory_mask: torch.Tensor | None, beams: int):
         config, decoder = model.config, model.model.decoder
         self.beams, self.heads, self.scaling = beams, config.num_heads, config.d_k**-0.5
-        self.query_width = self.key_width = self.heads * config.d_k
-        self.embeddings, self.embed_positions = decoder.embed_tokens.weight, decoder.embed_positions
+        self.key_width = self.heads * config.d_k  # and that of the queries
+        self.embeddings, self.decoder = decoder.embed_tokens.weight, decoder
         self.lm_head = model.lm_head.weight
         self.layers = [LayerWeights(layer, memory, self.heads) for layer in decoder.layers]
         padded = memory_mask is not None and not memory_mask.all()
@@ -73,12 +74,14 @@ class QuickDecoder:
         self.positions = self._encoded_positions()
 
     def _encoded_positions(self) -> torch.Tensor:
-        known = getattr(self.embed_positions, "num_embeddings", len(self.cache))  # learned ones come to an end
+        encoding = self.decoder.embed_positions
+        known = getattr(encoding, "num_embeddings", len(self.cache))  # learned ones come to an end
         count = torch.arange(min(len(self.cache), known), device=self.embeddings.device)
-        return self.embed_positions(count).to(self.embeddings.dtype)  # [positions, D]
+        return encoding(count).to(self.embeddings.dtype)  # [positions, D]
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """The logits [R, vocab_size] of what follows the newest of `tokens` [R, L], whose others it has seen."""
+        self.decoder.check_positions(self.length + 1)
         if self.length == len(self.cache):
             self.cache = torch.cat([self.cache, self.spare])
             self.spare = torch.empty_like(self.cache)
@@ -98,9 +101,9 @@ class QuickDecoder:
     def _attend_to_itself(self, states: torch.Tensor, place: int, layer: "LayerWeights") -> torch.Tensor:
         """[R, D] -> [R, H·V]"""
         projected = linear(states, *layer.projections)  # [R, 2·H·K + H·V]
-        self.cache[self.length - 1, place] = projected[:, self.query_width :]
+        self.cache[self.length - 1, place] = projected[:, self.key_width :]
         seen = self.cache[: self.length, place].transpose(0, 1)  # [R, L, H·K + H·V]
-        query = projected[:, None, : self.query_width]
+        query = projected[:, None, : self.key_width]
         heads = scaled_dot_product_attention(
             split_heads(query, self.heads),  # [R, H, 1, K]
             split_heads(seen[..., : self.key_width], self.heads),
@@ -113,7 +116,7 @@ class QuickDecoder:
         """[R, D] -> [R, H·V]"""
         query = linear(states, *layer.memory_query)
         heads = scaled_dot_product_attention(
-            split_heads(query.view(-1, self.beams, self.query_width), self.heads),  # [B, H, k, K]
+            split_heads(query.view(-1, self.beams, self.key_width), self.heads),  # [B, H, k, K]
             layer.memory_keys,
             layer.memory_values,
             attn_mask=self.memory_mask,

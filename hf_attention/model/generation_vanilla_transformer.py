@@ -229,7 +229,7 @@ class CachedDecoder:
     """
 
     def __init__(self, model: PreTrainedModel, state: dict[str, Any], beams: int):
-        self.model, self.beams = model, beams
+        self.model = model
         shares = model.config._attn_implementation in getattr(model, "shares_memory_under", ())
         self.state = _shared_memory(state, beams) if shares and beams > 1 else state
 

@@ -292,16 +292,20 @@ class Stack(VanillaTransformerPreTrainedModel):
             raise ValueError(f"{type(self).__name__} wants either token ids or embeddings: got both or neither.")
         embeddings = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         length = embeddings.shape[1]
-        limit = self.config.max_position_embeddings
         # A static cache counts in a tensor, which a compiled call can't look into.
-        known = isinstance(start, int) or not torch.compiler.is_compiling()
-        if self.config.position_encoding == "learned" and known and start + length > limit:
-            raise ValueError(
-                f"{int(start) + length} positions, but max_position_embeddings={limit}: want at most {limit} tokens "
-                "(truncation=True in the tokenizer or pipeline), or a model with sinusoidal positions."
-            )
+        if isinstance(start, int) or not torch.compiler.is_compiling():
+            self.check_positions(start + length)
         encoding = self.embed_positions(torch.arange(length, device=embeddings.device) + start)
         return self.dropout(embeddings + encoding.to(embeddings.dtype))
+
+    def check_positions(self, count: int | torch.Tensor) -> None:
+        """Raises ValueError if there are learned positions, and fewer than `count`."""
+        limit = self.config.max_position_embeddings
+        if self.config.position_encoding == "learned" and count > limit:
+            raise ValueError(
+                f"{int(count)} positions, but max_position_embeddings={limit}: want at most {limit} tokens "
+                "(truncation=True in the tokenizer or pipeline), or a model with sinusoidal positions."
+            )
 
     def config_for_call(self, kwargs: dict[str, Any]) -> VanillaTransformerConfig:
         """The config whose attention implementation serves this call.
