@@ -10,6 +10,7 @@ import torch
 from datasets import Dataset
 from transformers import BatchEncoding, DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
+from .bpe_dropout import BpeDropout, Sentences
 from .tokenization import check_positive
 
 
@@ -106,9 +107,7 @@ class BatchPlan:
         if len(source_lengths) == 0:
             raise ValueError("no pairs to make batches of")
         self.tokens_per_batch, self.seed = tokens_per_batch, seed
-        self.source_lengths = np.asarray(source_lengths, dtype=np.int32)
-        self.target_lengths = np.asarray(target_lengths, dtype=np.int32)
-        self.longer = np.maximum(self.source_lengths, self.target_lengths)
+        self.measure(source_lengths, target_lengths)
         worst = int(self.longer.argmax())
         if self.longer[worst] > tokens_per_batch:
             raise ValueError(
@@ -119,6 +118,12 @@ class BatchPlan:
 
     def __len__(self) -> int:
         return len(self.cuts) - 1
+
+    def measure(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> None:
+        """The pairs' lengths from now on. The cuts stay, for a Trainer counts on as many batches in each epoch."""
+        self.source_lengths = np.asarray(source_lengths, dtype=np.int32)
+        self.target_lengths = np.asarray(target_lengths, dtype=np.int32)
+        self.longer = np.maximum(self.source_lengths, self.target_lengths)
 
     def _cut(self, longer: np.ndarray) -> np.ndarray:
         """Where batches begin in the sorted lengths; a batch's last pair is its longest and so says its size."""
@@ -188,21 +193,36 @@ class TokenBatches(torch.utils.data.Dataset):
         dataset: columns "input_ids" and "labels", as `encode_pairs` makes them; or examples that hold these two.
         tokens_per_batch: the most source tokens and the most target tokens in a batch, padding included; section 5.1
             has 25,000 of each in an update (times devices, times accumulation).
-        seed: of the shuffling.
+        seed: of the shuffling, and of `bpe_dropout`.
         multiple_of: the number of batches is a multiple of this, where there are pairs enough.
+        bpe_dropout: takes the pairs into other pieces for each epoch. Batches are then made of the lengths of that
+            epoch; as many as in the first, so that some are over the budget, by a token a row or so. All ids stand in
+            memory, 12 bytes each.
 
     `ValueError`: no pairs, a column missing, or a pair longer than `tokens_per_batch`.
     """
 
     def __init__(
-        self, dataset: Dataset | Iterable[Example], tokens_per_batch: int, seed: int = 0, multiple_of: int = 1
+        self,
+        dataset: Dataset | Iterable[Example],
+        tokens_per_batch: int,
+        seed: int = 0,
+        multiple_of: int = 1,
+        bpe_dropout: BpeDropout | None = None,
     ):
         if not isinstance(dataset, Dataset):
             dataset = Dataset.from_list([dict(example) for example in dataset])
         if missing := {"input_ids", "labels"} - set(dataset.column_names):
             raise ValueError(f"the dataset has no column {sorted(missing)}, it has {dataset.column_names}")
         self.dataset = dataset.select_columns(["input_ids", "labels"]).with_format(None)
-        self.plan = BatchPlan(*_lengths(self.dataset), tokens_per_batch, seed, multiple_of)
+        self.bpe_dropout = bpe_dropout
+        if bpe_dropout is not None:
+            self._whole = [_sentences(self.dataset, column) for column in self.dataset.column_names]
+            self._pieces = self._segment(seed, epoch=0)
+            lengths = [side.lengths for side in self._pieces]
+        else:
+            lengths = _lengths(self.dataset)
+        self.plan = BatchPlan(*lengths, tokens_per_batch, seed, multiple_of)
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # persistent workers see it change
         self._planned: tuple[int, np.ndarray, np.ndarray] | None = None
         logger.info(
@@ -224,14 +244,33 @@ class TokenBatches(torch.utils.data.Dataset):
             raise IndexError(f"batch {index} of {len(self)}")
         epoch = int(self._epoch)
         if self._planned is None or self._planned[0] != epoch:
+            if self.bpe_dropout is not None:
+                self._pieces = self._segment(self.plan.seed, epoch)
+                self.plan.measure(*(side.lengths for side in self._pieces))
             self._planned = (epoch, *self.plan.order(epoch))
         _, pairs, batches = self._planned
         start, end = self.plan.cuts[batches[index]], self.plan.cuts[batches[index] + 1]
-        columns = self.dataset[pairs[start:end].tolist()]
+        chosen = pairs[start:end].tolist()
+        if self.bpe_dropout is not None:
+            source, target = self._pieces
+            return [{"input_ids": source[pair], "labels": target[pair]} for pair in chosen]
+        columns = self.dataset[chosen]
         return [
             {"input_ids": source, "labels": target}
             for source, target in zip(columns["input_ids"], columns["labels"], strict=True)
         ]
+
+    def _segment(self, seed: int, epoch: int) -> list[Sentences]:
+        random = np.random.default_rng([seed, epoch, 1])  # not the plan's numbers
+        return [self.bpe_dropout(side, random) for side in self._whole]
+
+
+def _sentences(dataset: Dataset, column: str) -> Sentences:
+    ids, lengths = [], []
+    for table in dataset.select_columns([column]).with_format("arrow").iter(batch_size=100_000):
+        lengths.append(pyarrow.compute.list_value_length(table[column]).to_numpy())
+        ids.append(pyarrow.compute.list_flatten(table[column]).to_numpy().astype(np.int32))
+    return Sentences(np.concatenate(ids), np.concatenate(lengths))
 
 
 def _lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,7 @@ import yaml
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
+from .bpe_dropout import BpeDropout
 from .checkpoints import KeepForAveraging, average_checkpoints, checkpoints_of, last_checkpoints
 from .corpus import load_pairs
 from .data import BatchCollator, TokenBatches, encode_pairs
@@ -140,7 +141,8 @@ def build_trainer(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, encoded: d
     train = encoded["train"]
     if data.tokens_per_batch is not None:
         updates_share = training.world_size * training.gradient_accumulation_steps
-        train = TokenBatches(train, data.tokens_per_batch, training.seed, multiple_of=updates_share)
+        dropout = BpeDropout(tokenizer, data.bpe_dropout) if data.bpe_dropout else None
+        train = TokenBatches(train, data.tokens_per_batch, training.seed, updates_share, dropout)
     model = VanillaTransformerForConditionalGeneration(recipe.config)
     model.generation_config = training.generation_config = recipe.generation
     quicken(model)

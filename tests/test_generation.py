@@ -72,6 +72,17 @@ def test_a_step_of_several_tokens_on_a_cache_equals_the_plain_forward(reverser):
     assert last.cache.get_seq_length() == 8
 
 
+def test_the_stock_beam_search_moves_self_attention_only(reverser, monkeypatch):
+    settings = {**padded(ROWS), "num_beams": 4, "max_new_tokens": 12}
+    plain = reverser.generate(**settings, use_cache=False)
+    moved = []
+    reorder = DynamicCache.reorder_cache
+    monkeypatch.setattr(DynamicCache, "reorder_cache", lambda cache, rows: (moved.append(cache), reorder(cache, rows)))
+    output = reverser.generate(**settings, return_dict_in_generate=True)
+    assert output.sequences.tolist() == plain.tolist()
+    assert len(moved) > 3 and all(cache is output.cache.self_attention_cache for cache in moved)
+
+
 @pytest.mark.parametrize("beams", [1, 3])
 def test_encoder_outputs_and_embeddings_stand_in_for_the_source(reverser, beams):
     source = padded(ROWS)

@@ -285,3 +285,22 @@ def test_the_old_name_of_the_cache_still_works(toy):
     step = {"encoder_outputs": (first.encoder_last_hidden_state,), "decoder_input_ids": ids[:, :1]}
     new = toy(**step, cache=copy.deepcopy(first.cache)).logits
     assert torch.equal(toy(**step, past_key_values=copy.deepcopy(first.cache)).logits, new)
+
+
+def test_in_training_under_autocast_attention_is_float32_on_a_cpu(toy, monkeypatch):
+    seen, attention = [], torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        lambda query, *args, **kwargs: (seen.append(query.dtype), attention(query, *args, **kwargs))[1],
+    )
+    given = {"input_ids": torch.tensor([[4, 5, 2, 0], [5, 6, 7, 2]]), "labels": torch.tensor([[6, 2, -100], [7, 8, 2]])}
+    exact = toy.train()(**given).loss
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = toy(**given).loss
+        loss.backward()
+        with torch.no_grad():
+            toy(**given)
+    layers = 3 * len(toy.model.encoder.layers)  # one attention in each of the encoder's, two in the decoder's
+    assert seen == [torch.float32] * 2 * layers + [torch.bfloat16] * layers
+    assert loss.item() == pytest.approx(exact.item(), rel=0.02)  # bfloat16 has 8 bits

@@ -5,6 +5,7 @@ V = d_v, D = d_model; L and M stand for S or T where a part serves both (L queri
 by the library for the attention implementation in use; as a boolean, True means "may look".
 """
 
+import contextlib
 import copy
 import math
 from typing import Any, Unpack
@@ -95,9 +96,13 @@ class MultiHeadAttention(nn.Module):
         query = self._split_heads(self.q_proj(hidden_states), self.d_k)  # [B, H, L, K]
         key, value = self._keys_and_values(hidden_states, memory, cache)  # [B, H, M, K], [B, H, M, V]
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(attn_implementation, scaled_dot_product_attention)
-        heads, weights = attend(
-            self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs
-        )  # [B, L, H, V]
+        wide = query.device.type == "cpu" and query.requires_grad and torch.is_autocast_enabled("cpu")
+        if wide:  # backwards, torch's fused attention takes ten times as long in bfloat16 as in float32 on a CPU
+            query, key, value = query.float(), key.float(), value.float()
+        with torch.autocast("cpu", enabled=False) if wide else contextlib.nullcontext():
+            heads, weights = attend(
+                self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs
+            )  # [B, L, H, V]
         if shared and weights is not None:
             weights = weights.unflatten(2, (-1, shape[1])).transpose(1, 2).flatten(0, 1)
         return self.out_proj(heads.flatten(2)).view(shape), weights
@@ -507,6 +512,14 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         """As the stock method; with `search="paper"`, here or in the generation config, by the beam search of §6.1."""
         generation_config, kwargs = with_search(self, inputs, generation_config, kwargs)
         return super().generate(inputs, generation_config, *args, **kwargs)
+
+    def _reorder_cache(self, cache: Cache, beam_idx: torch.LongTensor) -> Cache:
+        """What the stock beam search calls at each step, where a model has it (Transformers 5.24).
+
+        Self-attention's keys and values follow the hypotheses; those of the source are the same in all beams.
+        """
+        getattr(cache, "self_attention_cache", cache).reorder_cache(beam_idx)
+        return cache
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Figure 1, "outputs (shifted right)": the start symbol, then every label but the last. [B, T] -> [B, T]"""
