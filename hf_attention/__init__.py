@@ -20,6 +20,8 @@ from .version import __version__
 
 _LAZY = {
     "BatchCollator": "data",
+    "BpeDropout": "bpe_dropout",
+    "DropoutWarmup": "dropout",
     "KeepForAveraging": "checkpoints",
     "LabelSmoothedCrossEntropy": "loss",
     "TokenBatches": "data",

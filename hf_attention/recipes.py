@@ -68,6 +68,8 @@ class DataArguments:
             batches of `per_device_train_batch_size` sentences.
         bpe_dropout: probability that a merge of byte pairs is undone, anew in each epoch (Provilkov et al. 2020), to
             regularise training on a small corpus; wants `tokens_per_batch`.
+        dropout_warmup_steps: updates over which `dropout` rises from 0 to its value, for where much of it would delay
+            the beginning (Morerio et al. 2017).
         average_last: of how many of the last checkpoints the run keeps the weights and, at its end, writes and scores
             the mean (§6.1). None: only `save_total_limit` says what is kept, and nothing is averaged.
         bleu_tokenize, bleu_lowercase: sacrebleu's settings for the figures of this run; `none` for text that is
@@ -91,6 +93,7 @@ class DataArguments:
     max_tokens: int = 256
     tokens_per_batch: int | None = 25000
     bpe_dropout: float = 0.0
+    dropout_warmup_steps: int = 0
     average_last: int | None = None
     bleu_tokenize: str = "13a"
     bleu_lowercase: bool = False
@@ -104,6 +107,8 @@ class DataArguments:
                 raise ValueError(f"{name}={value}: want at least 2.")
         if not 0 <= self.bpe_dropout < 1 or (self.bpe_dropout and self.tokens_per_batch is None):
             raise ValueError(f"bpe_dropout={self.bpe_dropout}: want 0 <= p < 1, and 0 without tokens_per_batch.")
+        if self.dropout_warmup_steps < 0:
+            raise ValueError(f"dropout_warmup_steps={self.dropout_warmup_steps}: want 0 or more.")
         if self.average_last is not None and self.average_last < 1:
             raise ValueError(f"average_last={self.average_last}: want at least 1 checkpoint, or null.")
         if self.bleu_tokenize not in BLEU.TOKENIZERS:
@@ -225,7 +230,7 @@ def _check_together(recipe: Recipe) -> None:
     limit = recipe.config.max_position_embeddings
     if recipe.config.position_encoding == "learned":
         if recipe.data.bpe_dropout:
-            raise ValueError(f"bpe_dropout={recipe.data.bpe_dropout} makes longer sentences: want sinusoidal positions.")
+            raise ValueError(f"bpe_dropout={recipe.data.bpe_dropout} makes sentences longer: want it 0.")
         for name, value in (("max_tokens", recipe.data.max_tokens), ("max_length", recipe.generation.max_length)):
             if value is not None and value > limit:
                 raise ValueError(f"{name}={value}, but learned positions end at max_position_embeddings={limit}.")

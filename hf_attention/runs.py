@@ -11,13 +11,19 @@ from typing import Any
 
 import yaml
 from datasets import Dataset
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import (
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+)
 
 from .bpe_dropout import BpeDropout
 from .checkpoints import KeepForAveraging, average_checkpoints, checkpoints_of, last_checkpoints
 from .corpus import load_pairs
 from .data import BatchCollator, TokenBatches, encode_pairs
-from .dropout import quicken
+from .dropout import DropoutWarmup, quicken
 from .loss import LabelSmoothedCrossEntropy
 from .metrics import compute_metrics
 from .model import VanillaTransformerForConditionalGeneration
@@ -151,6 +157,11 @@ def build_trainer(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, encoded: d
     sharded = training.fsdp or training.deepspeed  # then no process has the whole of the last layer's matrix
     if not sharded:
         model.loss_function = loss
+    callbacks: list[TrainerCallback] = [metrics]
+    if data.average_last:
+        callbacks.append(KeepForAveraging(data.average_last))
+    if data.dropout_warmup_steps:
+        callbacks.append(DropoutWarmup(data.dropout_warmup_steps))
     trainer = Seq2SeqTrainer(
         model=model,
         args=training,
@@ -160,7 +171,7 @@ def build_trainer(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, encoded: d
         processing_class=tokenizer,
         compute_loss_func=loss if sharded else None,
         compute_metrics=metrics if training.predict_with_generate else None,
-        callbacks=[metrics, *([KeepForAveraging(data.average_last)] if data.average_last else [])],
+        callbacks=callbacks,
     )
     if not sharded:
         trainer.label_smoother = None  # it would take the labels away from the model, whose loss smooths them

@@ -6,8 +6,9 @@ import pytest
 import torch
 from conftest import build_model
 from torch import nn
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
 
-from hf_attention.dropout import QuickDropout, quicken
+from hf_attention.dropout import DropoutWarmup, QuickDropout, quicken
 
 
 @pytest.mark.parametrize("p", [0.1, 0.2, 0.3, 0.5, 0.9])
@@ -58,3 +59,37 @@ def test_a_model_keeps_its_weights_and_its_answers():
     assert plain.state_dict().keys() == quick.state_dict().keys()
     assert torch.equal(plain(**ids).logits, quick(**ids).logits)
     assert not torch.equal(quick.train()(**ids).logits, quick(**ids).logits)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_dropout_rises_with_the_updates_and_is_its_own_again_at_the_end(tmp_path, resumed):
+    """Over 4 updates to 0.2: 0, 0.05, 0.1, 0.15, and 0.2 from then on. A run that is resumed knows where it was."""
+
+    class Watch(TrainerCallback):
+        def __init__(self):
+            self.seen = {}
+
+        def on_step_end(self, args, state, control, model, **kwargs):
+            self.seen[state.global_step] = {module.p for module in model.modules() if isinstance(module, nn.Dropout)}
+
+    def train(steps, checkpoint=None):
+        model, watch = build_model(dropout=0.2), Watch()
+        quicken(model)
+        options = {"max_steps": steps, "save_steps": 3, "report_to": "none", "use_cpu": True, "disable_tqdm": True}
+        trainer = Seq2SeqTrainer(
+            model=model,
+            args=Seq2SeqTrainingArguments(str(tmp_path), per_device_train_batch_size=1, **options),
+            train_dataset=[{"input_ids": [3, 4, 2], "labels": [5, 2]}] * 8,
+            data_collator=lambda rows: {name: torch.tensor([row[name] for row in rows]) for name in rows[0]},
+            callbacks=[DropoutWarmup(4), watch],
+        )
+        trainer.train(resume_from_checkpoint=checkpoint)
+        assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.2}
+        return watch.seen
+
+    expected = {1: 0.0, 2: 0.05, 3: 0.1, 4: 0.15, 5: 0.2, 6: 0.2}
+    seen = train(3)
+    if resumed:
+        seen |= train(6, str(tmp_path / "checkpoint-3"))
+    assert {step: max(ps) for step, ps in seen.items()} == pytest.approx({n: expected[n] for n in seen})
+    assert all(len(ps) == 1 for ps in seen.values()) and len(seen) == (6 if resumed else 3)
