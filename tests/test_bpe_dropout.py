@@ -12,7 +12,7 @@ from hf_attention.data import TokenBatches, encode_pairs
 from hf_attention.tokenization import train_tokenizer, word_tokenizer
 
 
-WORDS = "the then there these other others mother brother father gather together rather whether weather".split()
+WORDS = ["the", "then", "there", "these", "other", "others", "mother", "brother", "father", "gather", "together"]
 
 
 @pytest.fixture(scope="module")
