@@ -216,12 +216,13 @@ class TokenBatches(torch.utils.data.Dataset):
             raise ValueError(f"the dataset has no column {sorted(missing)}, it has {dataset.column_names}")
         self.dataset = dataset.select_columns(["input_ids", "labels"]).with_format(None)
         self.bpe_dropout = bpe_dropout
+        lengths = _lengths(self.dataset)
         if bpe_dropout is not None:
-            self._whole = [_sentences(self.dataset, column) for column in self.dataset.column_names]
-            self._pieces = self._segment(seed, epoch=0)
-            lengths = [side.lengths for side in self._pieces]
-        else:
-            lengths = _lengths(self.dataset)
+            self._whole = [
+                Sentences(_ids(self.dataset, column), length)
+                for column, length in zip(("input_ids", "labels"), lengths, strict=True)
+            ]
+            lengths = [side.lengths for side in self._segment(seed, epoch=0)]
         self.plan = BatchPlan(*lengths, tokens_per_batch, seed, multiple_of)
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # persistent workers see it change
         self._planned: tuple[int, np.ndarray, np.ndarray] | None = None
@@ -265,12 +266,10 @@ class TokenBatches(torch.utils.data.Dataset):
         return [self.bpe_dropout(side, random) for side in self._whole]
 
 
-def _sentences(dataset: Dataset, column: str) -> Sentences:
-    ids, lengths = [], []
-    for table in dataset.select_columns([column]).with_format("arrow").iter(batch_size=100_000):
-        lengths.append(pyarrow.compute.list_value_length(table[column]).to_numpy())
-        ids.append(pyarrow.compute.list_flatten(table[column]).to_numpy().astype(np.int32))
-    return Sentences(np.concatenate(ids), np.concatenate(lengths))
+def _ids(dataset: Dataset, column: str) -> np.ndarray:
+    """[tokens] of all rows, one after another."""
+    tables = dataset.select_columns([column]).with_format("arrow").iter(batch_size=100_000)
+    return np.concatenate([pyarrow.compute.list_flatten(t[column]).to_numpy().astype(np.int32) for t in tables])
 
 
 def _lengths(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
