@@ -8,7 +8,8 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 
-LOGITS_AT_ONCE = 2**23  # 32 MB of float32: few enough for a cache, enough for fast products of matrices
+LOGITS_AT_ONCE = 2**22  # 16 MB of float32, few enough for a cache
+ROWS_AT_ONCE = 256  # at least, for fast products of matrices
 NOT_COUNTED = -100
 
 
@@ -76,42 +77,43 @@ def _mean(total: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int |
 class _LinearCrossEntropy(torch.autograd.Function):
     """Σ -q · log softmax(h Wᵀ) over the labels that count, q being the smoothed label.
 
-    With respect to the logits its gradient is softmax(h Wᵀ) - q. That is known as soon as they are, so some rows at a
-    time go the whole way, from hidden states to the gradients of hidden states and weight, and the next take their
-    place: in memory stand `LOGITS_AT_ONCE`, and each is passed over four times, where automatic differentiation keeps
-    three tensors of [N, V] and goes over them twice as often.
+    With respect to the logits its gradient is softmax(h Wᵀ) - q. The first part is known as soon as the logits are, so
+    some rows at a time go the whole way, from hidden states to the gradients of hidden states and weight, and the next
+    take their place: automatic differentiation keeps three tensors of [N, V] and goes over them twice as often. The
+    second part needs no logits, only the label's row of the weight and the mean of all rows. It is added in float32,
+    so that autocast, under which the first is as coarse as every product, takes nothing from it.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, epsilon: float) -> Any:
         """`hidden` [N, D], `weight` [V, D], `labels` [N]."""
-        device = hidden.device.type
+        device, vocab = hidden.device.type, len(weight)
         narrow = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
         with torch.autocast(device, enabled=False):
-            matrix, mean = weight.to(narrow), weight.float().mean(0)  # [V, D], [D]
-            counted = labels.ne(NOT_COUNTED)[:, None]  # [N, 1]
-            states = hidden * counted  # what does not count adds nothing to the gradient of the weight
-            grad_hidden = torch.empty_like(hidden, dtype=torch.float32)
-            grad_weight = torch.zeros_like(weight, dtype=torch.float32)
-            total = torch.zeros((), device=hidden.device)
-            rows = max(1, LOGITS_AT_ONCE // len(weight))  # R
-            for start in range(0, len(hidden), rows):
+            counted, labels = labels.ne(NOT_COUNTED)[:, None], labels.clamp(min=0)  # [N, 1], [N]
+            states, wide = hidden.float() * counted, weight.float()  # what does not count adds nothing to any gradient
+            matrix = weight.to(narrow)
+            grad_hidden, grad_weight = torch.empty_like(states), torch.zeros_like(wide)
+            normalisers = torch.empty_like(states[:, :1])  # [N, 1]: log Σ exp of the logits
+            rows = max(ROWS_AT_ONCE, LOGITS_AT_ONCE // vocab)  # R
+            for start in range(0, len(states), rows):
                 part = slice(start, start + rows)
-                some, label = states[part].to(narrow), labels[part].clamp(min=0)[:, None]  # [R, D], [R, 1]
-                logits = (some @ matrix.t()).float()  # [R, V]
-                of_label, highest = logits.gather(1, label), logits.amax(1, keepdim=True)
-                probabilities = logits.softmax(1)
-                normaliser = highest - probabilities.amax(1, keepdim=True).log()  # log Σ exp: the best is at least 1/V
-                losses = normaliser - (1 - epsilon) * of_label - epsilon * (some.float() @ mean)[:, None]
-                total += (losses * counted[part]).sum()
-                gradient = probabilities.scatter_add_(1, label, torch.full_like(of_label, epsilon - 1)).to(narrow)
-                grad_hidden[part] = gradient @ matrix
-                grad_weight += gradient.t() @ some
-            # The even share of the smoothed labels, ε/V for each word, is the same in every row.
-            grad_hidden = (grad_hidden - epsilon * mean) * counted
-            grad_weight -= epsilon / len(weight) * states.float().sum(0)
+                logits = states[part].to(narrow) @ matrix.t()  # [R, V]
+                highest = logits.amax(1, keepdim=True)
+                exponentials = logits.sub_(highest).exp_()
+                total = exponentials.sum(1, keepdim=True, dtype=torch.float32)
+                normalisers[part] = highest + total.log()
+                # Rows of softmax are those of `exponentials` over `total`: dividing the narrow side costs less.
+                grad_hidden[part] = (exponentials @ matrix) / total
+                grad_weight += exponentials.t() @ (states[part] / total).to(narrow)
+            of_labels, mean = wide[labels], wide.mean(0)  # [N, D], [D]: the logits of q are h of these
+            target = (1 - epsilon) * of_labels + epsilon * mean
+            loss = ((normalisers - (states * target).sum(1, keepdim=True)) * counted).sum()
+            grad_hidden = (grad_hidden - target) * counted
+            grad_weight.index_add_(0, labels, states, alpha=epsilon - 1)
+            grad_weight -= epsilon / vocab * states.sum(0)
         ctx.save_for_backward(grad_hidden.to(hidden.dtype), grad_weight.to(weight.dtype))
-        return total
+        return loss
 
     @staticmethod
     @once_differentiable
