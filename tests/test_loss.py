@@ -90,7 +90,7 @@ def test_with_the_last_layer_huge_logits_stay_finite():
 
 
 def test_under_autocast_it_multiplies_in_the_narrow_type():
-    """bfloat16 has 8 bits, so softmax is off by 2^-9 of itself, here, where it is flat, next to nothing; labels are not."""
+    """bfloat16 has 8 bits: softmax is off by 2^-9 of itself, next to nothing where it is flat. Labels are exact."""
     hidden, weight, labels = logits(1, 64, 32), 0.02 * logits(1000, 32).flip(0), torch.arange(64)[None]
     loss, gradients = {}, {}
     for narrow in (False, True):

@@ -59,10 +59,12 @@ def translation_table(
 
 
 def profile_table(times: Mapping[str, Mapping[str, float]]) -> str:
-    """A column for each contender: the share of each kind of work that occurs, and the seconds that are all of it."""
-    kinds = [kind for kind in KINDS if kind != REST and any(part[kind] for part in times.values())]
-    kinds += [ELEMENTWISE, REST]
-    rows = [[kind, *(f"{part[kind] / sum(part.values()):.0%}" for part in times.values())] for kind in kinds]
+    """A column for each contender: shares of the kinds of work that are seen in any, and all their seconds."""
+    shares = {
+        kind: [f"{part[kind] / sum(part.values()):.0%}" for part in times.values()]
+        for kind in [*(kind for kind in KINDS if kind != REST), ELEMENTWISE, REST]
+    }
+    rows = [[kind, *share] for kind, share in shares.items() if set(share) != {"0%"}]
     rows.append(["seconds", *(f"{sum(part.values()):.2f}" for part in times.values())])
     return markdown(["", *times], rows)
 

@@ -25,12 +25,13 @@ Sentences = list[list[int]]
 Translate = Callable[[Sentences], Sentences]  # a batch of sources, each with its end, into targets with theirs
 
 ALPHA, EXTRA_TOKENS = 0.6, 50  # §6.1
+PROFILED_ALONE = 5  # a sentence is 10,000 operators, and a recorded one takes long to count
 
 
 def translate(order: TranslationOrder) -> dict[str, Any]:
     """Seconds for all sentences and for one alone, and the translations; or `times` of a profile of each."""
     sentences, search = order.sentences(), TRANSLATIONS[order.contender](order)
-    alone = _spread(sentences, order.alone)
+    alone = _spread(sentences, PROFILED_ALONE if order.profile else order.alone)
 
     def one_by_one() -> None:
         for sentence in alone:
