@@ -99,15 +99,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for start in range(0, len(states), rows):
                 part = slice(start, start + rows)
                 logits = states[part].to(narrow) @ matrix.t()  # [R, V]
-                highest = logits.amax(1, keepdim=True)
+                highest = logits.amax(1, keepdim=True)  # [R, 1]
                 exponentials = logits.sub_(highest).exp_()
-                total = exponentials.sum(1, keepdim=True, dtype=torch.float32)
+                total = exponentials.sum(1, keepdim=True, dtype=torch.float32)  # [R, 1]
                 normalisers[part] = highest + total.log()
                 # Rows of softmax are those of `exponentials` over `total`: dividing the narrow side costs less.
                 grad_hidden[part] = (exponentials @ matrix) / total
                 grad_weight += exponentials.t() @ (states[part] / total).to(narrow)
-            of_labels, mean = wide[labels], wide.mean(0)  # [N, D], [D]: the logits of q are h of these
-            target = (1 - epsilon) * of_labels + epsilon * mean
+            target = (1 - epsilon) * wide[labels] + epsilon * wide.mean(0)  # [N, D]: q W, as Σ q · logits = h · q W
             loss = ((normalisers - (states * target).sum(1, keepdim=True)) * counted).sum()
             grad_hidden = (grad_hidden - target) * counted
             grad_weight.index_add_(0, labels, states, alpha=epsilon - 1)
