@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from accelerate.hooks import ModelHook, add_hook_to_module
 from conftest import build_model
 from peft import LoraConfig, get_peft_model
 from reversing import PAD, START, padded, random_digits, train_to_reverse
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from hf_attention.dropout import quicken
 from hf_attention.model.decoding_vanilla_transformer import ROOM, QuickDecoder
@@ -134,6 +136,32 @@ def test_past_the_last_learned_position_it_says_what_the_model_says(calls, monke
 def test_under_autocast_the_model_runs_itself(calls):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         build_model().generate(**SOURCES, search="paper", num_beams=2, max_new_tokens=4)
+    assert not calls
+
+
+def evaluated_in_bfloat16(model, tmp_path) -> Seq2SeqTrainer:
+    """A trainer whose model is as it is between updates: Accelerate has put mixed precision into it."""
+    arguments = Seq2SeqTrainingArguments(str(tmp_path), bf16=True, use_cpu=True, report_to="none")
+    trainer = Seq2SeqTrainer(model, arguments)
+    trainer.evaluate([{"input_ids": [3, 4], "labels": [5, 6]}])
+    assert "forward" in vars(model), "Accelerate casts elsewhere now: see _is_touched"
+    return trainer
+
+
+def test_in_a_trainers_mixed_precision_the_search_has_that_of_the_weights(calls, tmp_path):
+    model, options = build_model(), {"search": "paper", "num_beams": 2, "max_new_tokens": 4}
+    expected = model.generate(**SOURCES, **options)
+    steps = len(calls)
+    trainer = evaluated_in_bfloat16(model, tmp_path)
+    assert torch.equal(trainer.model.generate(**SOURCES, **options), expected)
+    assert len(calls) == 2 * steps > 0
+
+
+def test_mixed_precision_hides_no_hook(calls, tmp_path):
+    model = build_model()
+    evaluated_in_bfloat16(model, tmp_path)
+    add_hook_to_module(model, ModelHook())
+    model.generate(**SOURCES, search="paper", num_beams=2, max_new_tokens=4)
     assert not calls
 
 

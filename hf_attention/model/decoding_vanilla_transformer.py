@@ -31,7 +31,10 @@ class QuickDecoder:
     @staticmethod
     def serves(model: nn.Module, state: dict[str, Any]) -> bool:
         """Whether `model` is its weights and no more: no hooks, adapters, quantization, sharding, compilation or
-        casting, under SDPA, in evaluation; and `state` what `generate()` prepares when nothing else is asked of it.
+        autocast, under SDPA, in evaluation; and `state` what `generate()` prepares when nothing else is asked of it.
+
+        The mixed precision of a Trainer is no obstacle: its weights are float32, and so is the search, during training
+        as after it.
         """
         home = type(model).__module__
         parts = [model, model.model, model.lm_head, *model.model.decoder.modules()]
@@ -41,8 +44,7 @@ class QuickDecoder:
             or type(part).__module__.startswith("torch.nn.")
             for part in parts
         )
-        # Where torch 2.13 keeps hooks, and what a compiled or dispatched module has of its own.
-        touched = any(part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part) for part in parts)
+        touched = any(_is_touched(part) for part in parts)
         weights = [model.lm_head.weight, *model.model.decoder.parameters()] if plain else []
         return (
             plain
@@ -153,6 +155,17 @@ class LayerWeights:
         self.memory_values = split_heads(cross.v_proj(memory), heads)  # [B, H, S, V]
         self.inner, self.outer = _pair(feed_forward.fc1), _pair(feed_forward.fc2)
         self.outer_norm = layer.feed_forward_add_norm.norm
+
+
+def _is_touched(part: nn.Module) -> bool:
+    """Whether a call of `part` is more than the `forward` of its class.
+
+    Tested with torch 2.13, which keeps hooks here, and Accelerate 1.15: for mixed precision it puts a `forward` that
+    casts into the model and keeps the one that was there. A dispatched or compiled module has a `forward` too.
+    """
+    before = vars(part).get("_original_forward")
+    only_casts = getattr(before, "__func__", None) is type(part).forward and not hasattr(part, "_hf_hook")
+    return bool(part._forward_hooks or part._forward_pre_hooks or ("forward" in vars(part) and not only_casts))
 
 
 def split_heads(projected: torch.Tensor, heads: int) -> torch.Tensor:
