@@ -85,7 +85,7 @@ class QuickDecoder:
         """The logits [R, vocab_size] of what follows the newest of `tokens` [R, L], whose others it has seen."""
         self.decoder.check_positions(self.length + 1)
         if self.length == len(self.cache):
-            self.cache = torch.cat([self.cache, self.spare])
+            self.cache = torch.cat([self.cache, torch.empty_like(self.cache)])
             self.spare = torch.empty_like(self.cache)
             self.positions = self._encoded_positions()
         states = embedding(tokens[:, -1], self.embeddings) * math.sqrt(self.embeddings.shape[1])  # [R, D], §3.4
@@ -129,16 +129,17 @@ class QuickDecoder:
     def follow(self, beam: torch.Tensor, stay: torch.Tensor) -> None:
         """Goes on with the sentences that `stay`, each beam from where `beam` [B, k] says."""
         rows = (stay[:, None] * self.beams + beam[stay]).flatten()
-        leave = len(stay) < len(beam)
-        if leave:
-            self.spare = self.cache.new_empty(*self.cache.shape[:2], len(rows), self.cache.shape[3])
+        if len(stay) < len(beam):
             self.memory_mask = None if self.memory_mask is None else self.memory_mask[stay]
             for layer in self.layers:
                 layer.memory_keys, layer.memory_values = layer.memory_keys[stay], layer.memory_values[stay]
         elif self.beams == 1:
             return
-        torch.index_select(self.cache[: self.length], 2, rows, out=self.spare[: self.length])
-        self.cache, self.spare = self.spare, torch.empty_like(self.spare) if leave else self.cache
+        # Into the memory of the other cache, of which fewer rows need less: new memory would be dear to touch.
+        shape = (*self.cache.shape[:2], len(rows), self.cache.shape[3])
+        moved = self.spare.flatten()[: math.prod(shape)].view(shape)
+        torch.index_select(self.cache[: self.length], 2, rows, out=moved[: self.length])
+        self.cache, self.spare = moved, self.cache
 
 
 class LayerWeights:
