@@ -15,7 +15,9 @@ REPOSITORY = Path(__file__).parents[1]
 
 
 def shell_sees(body: str, **environment: str) -> subprocess.CompletedProcess:
-    script = f"import os, signal, sys\nfrom hf_attention.cli import run\ndef main():\n    {body}\nrun(main)"
+    # A shell that starts the suite in the background has it ignore Ctrl-C, and so would what the suite starts.
+    begin = "import os, signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    script = f"{begin}from hf_attention.cli import run\ndef main():\n    {body}\nrun(main)"
     return subprocess.run(
         [sys.executable, "-c", script], cwd=REPOSITORY, env=os.environ | environment, capture_output=True, text=True
     )
