@@ -139,27 +139,25 @@ def test_under_autocast_the_model_runs_itself(calls):
     assert not calls
 
 
-def evaluated_in_bfloat16(model, tmp_path) -> Seq2SeqTrainer:
-    """A trainer whose model is as it is between updates: Accelerate has put mixed precision into it."""
+def evaluate_in_bfloat16(model, tmp_path) -> None:
+    """Leaves the model as it is between updates: Accelerate has put mixed precision into it."""
     arguments = Seq2SeqTrainingArguments(str(tmp_path), bf16=True, use_cpu=True, report_to="none")
-    trainer = Seq2SeqTrainer(model, arguments)
-    trainer.evaluate([{"input_ids": [3, 4], "labels": [5, 6]}])
+    Seq2SeqTrainer(model, arguments).evaluate([{"input_ids": [3, 4], "labels": [5, 6]}])
     assert "forward" in vars(model), "Accelerate casts elsewhere now: see _is_touched"
-    return trainer
 
 
 def test_in_a_trainers_mixed_precision_the_search_has_that_of_the_weights(calls, tmp_path):
     model, options = build_model(), {"search": "paper", "num_beams": 2, "max_new_tokens": 4}
     expected = model.generate(**SOURCES, **options)
     steps = len(calls)
-    trainer = evaluated_in_bfloat16(model, tmp_path)
-    assert torch.equal(trainer.model.generate(**SOURCES, **options), expected)
+    evaluate_in_bfloat16(model, tmp_path)
+    assert torch.equal(model.generate(**SOURCES, **options), expected)
     assert len(calls) == 2 * steps > 0
 
 
 def test_mixed_precision_hides_no_hook(calls, tmp_path):
     model = build_model()
-    evaluated_in_bfloat16(model, tmp_path)
+    evaluate_in_bfloat16(model, tmp_path)
     add_hook_to_module(model, ModelHook())
     model.generate(**SOURCES, search="paper", num_beams=2, max_new_tokens=4)
     assert not calls

@@ -85,7 +85,7 @@ class QuickDecoder:
         """The logits [R, vocab_size] of what follows the newest of `tokens` [R, L], whose others it has seen."""
         self.decoder.check_positions(self.length + 1)
         if self.length == len(self.cache):
-            self.cache = torch.cat([self.cache, torch.empty_like(self.cache)])
+            self.cache = torch.cat([self.cache, self.cache])  # the second half is room, whatever stands there
             self.spare = torch.empty_like(self.cache)
             self.positions = self._encoded_positions()
         states = embedding(tokens[:, -1], self.embeddings) * math.sqrt(self.embeddings.shape[1])  # [R, D], §3.4
@@ -137,7 +137,7 @@ class QuickDecoder:
             return
         # Into the memory of the other cache, of which fewer rows need less: new memory would be dear to touch.
         shape = (*self.cache.shape[:2], len(rows), self.cache.shape[3])
-        moved = self.spare.flatten()[: math.prod(shape)].view(shape)
+        moved = self.spare.view(-1)[: math.prod(shape)].view(shape)
         torch.index_select(self.cache[: self.length], 2, rows, out=moved[: self.length])
         self.cache, self.spare = moved, self.cache
 
