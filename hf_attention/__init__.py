@@ -24,6 +24,7 @@ _LAZY = {
     "DropoutWarmup": "dropout",
     "KeepForAveraging": "checkpoints",
     "LabelSmoothedCrossEntropy": "loss",
+    "MuonWithAdam": "optimizer",
     "TokenBatches": "data",
     "Trace": "tracing.trace",
     "average_checkpoints": "checkpoints",

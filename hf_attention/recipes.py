@@ -70,6 +70,8 @@ class DataArguments:
             regularise training on a small corpus; wants `tokens_per_batch`.
         dropout_warmup_steps: updates over which `dropout` rises from 0 to its value, for where much of it would delay
             the beginning (Morerio et al. 2017).
+        muon: whether the layers' matrices are trained by Muon, which needs fewer updates, and only the rest by Adam
+            (`hf_attention.MuonWithAdam`), with the recipe's Adam fields, rate and schedule.
         average_last: of how many of the last checkpoints the run keeps the weights and, at its end, writes and scores
             the mean (§6.1). None: only `save_total_limit` says what is kept, and nothing is averaged.
         bleu_tokenize, bleu_lowercase: sacrebleu's settings for the figures of this run; `none` for text that is
@@ -94,6 +96,7 @@ class DataArguments:
     tokens_per_batch: int | None = 25000
     bpe_dropout: float = 0.0
     dropout_warmup_steps: int = 0
+    muon: bool = False
     average_last: int | None = None
     bleu_tokenize: str = "13a"
     bleu_lowercase: bool = False

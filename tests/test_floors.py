@@ -29,7 +29,7 @@ FLOORS = [  # each may import from the floors above it in this list, and its nei
     {"model.generation_vanilla_transformer"},
     {"model.modeling_vanilla_transformer"},
     {"model"},
-    {"bleu", "bpe_dropout", "dropout", "generation", "loss", "tokenization", "corpus", "toy"},
+    {"bleu", "bpe_dropout", "dropout", "generation", "loss", "optimizer", "tokenization", "corpus", "toy"},
     {"data", "metrics", "checkpoints", "recipes", "sharing"} | folder("tracing"),
     folder("figures"),
     {"translation", "runs", "plan", "scores"},

@@ -121,9 +121,11 @@ def test_a_run_too_short_for_its_mean_says_so(tmp_path, corpus):
     assert not (tmp_path / "run" / "averaged").exists()
 
 
-def test_resume_goes_on_bit_for_bit(tmp_path, corpus):
+@pytest.mark.parametrize("muon", [False, True], ids=["Adam", "Muon"])
+def test_resume_goes_on_bit_for_bit(tmp_path, corpus, muon):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     options = {"max_steps": 16, "save_steps": 5, "save_total_limit": None, "eval_strategy": "no", "dropout": 0.3}
+    options |= {"muon": muon, "weight_decay": 0.1}
     assert train(tmp_path, corpus, f"output_dir={whole}", **options).returncode == 0
     assert train(tmp_path, corpus, f"output_dir={cut}", **options).returncode == 0
     for later in ("checkpoint-15", "checkpoint-16"):  # as if killed while writing the checkpoint of step 10
