@@ -16,7 +16,7 @@ class MuonWithAdam(torch.optim.Optimizer):
     "Muon is Scalable for LLM Training"), so both have one rate and one schedule.
 
     ```python
-    trainer = Seq2SeqTrainer(..., optimizer_cls_and_kwargs=(lambda: MuonWithAdam, {"lr": 3e-3, "betas": (0.9, 0.98)}))
+    trainer = Seq2SeqTrainer(model=model, ..., optimizers=(MuonWithAdam(model, lr=3e-3), None))
     ```
 
     Args:

@@ -173,22 +173,22 @@ def build_trainer(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, encoded: d
         compute_loss_func=loss if sharded else None,
         compute_metrics=metrics if training.predict_with_generate else None,
         callbacks=callbacks,
-        optimizer_cls_and_kwargs=_muon(training) if data.muon else None,
+        optimizers=(_muon(model, training) if data.muon else None, None),
     )
     if not sharded:
         trainer.label_smoother = None  # it would take the labels away from the model, whose loss smooths them
     return trainer
 
 
-def _muon(training: Seq2SeqTrainingArguments) -> tuple[Callable[[], type[MuonWithAdam]], dict[str, Any]]:
-    """`MuonWithAdam` as the stock Trainer wants what is made from the model: a function that gives it, and options."""
-    return lambda: MuonWithAdam, {
-        "lr": training.learning_rate,
-        "betas": (training.adam_beta1, training.adam_beta2),
-        "eps": training.adam_epsilon,
-        "weight_decay": training.weight_decay,
-        "fused": training.optim == "adamw_torch_fused",
-    }
+def _muon(model: VanillaTransformerForConditionalGeneration, training: Seq2SeqTrainingArguments) -> MuonWithAdam:
+    return MuonWithAdam(
+        model,
+        lr=training.learning_rate,
+        betas=(training.adam_beta1, training.adam_beta2),
+        eps=training.adam_epsilon,
+        weight_decay=training.weight_decay,
+        fused=training.optim == "adamw_torch_fused",
+    )
 
 
 def train(trainer: Seq2SeqTrainer, checkpoint: str | None) -> None:
