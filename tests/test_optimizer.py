@@ -62,6 +62,22 @@ def test_a_matrix_moves_by_its_gradient_made_orthogonal():
     assert checked == 2 * (1 + 1) + 2 * (1 + 2)
 
 
+@pytest.mark.parametrize("updates", [1, 5])
+def test_matrices_move_as_with_the_stock_muon(updates):
+    """To what bfloat16 leaves of it: one shape after the other, or all at once, is rounded in another order."""
+    model, other = build_model(), build_model()
+    stock = [p for name, p in other.named_parameters() if "layers" in name and p.ndim == 2]
+    options = {"lr": 0.01, "weight_decay": 0.1}
+    ours = MuonWithAdam(model, **options)
+    ours.parts = ours.parts[:1]
+    start = [p.clone() for p in stock]
+    stepped(model, ours, updates)
+    stepped(other, torch.optim.Muon(stock, adjust_lr_fn="match_rms_adamw", **options), updates)
+    matrices = ours.param_groups[0]["params"]
+    for before, moved, expected in zip(start, matrices, stock, strict=True):
+        assert (moved - expected).norm() < 0.03 * (expected - before).norm()
+
+
 def test_the_rest_moves_as_with_the_stock_adamw():
     model, other = build_model(), build_model()
     optimizer = MuonWithAdam(model, lr=0.01, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.1)
