@@ -12,6 +12,7 @@ from typing import NoReturn
 
 USER_MISTAKES = (ValueError, OSError, ImportError)  # ImportError: an optional dependency that the checkpoint asks for
 DEBUG = "HF_ATTENTION_DEBUG"
+HEAP = 2**33  # bytes of addresses that are given huge pages; what lies beyond has the usual ones
 
 
 def run(main: Callable[[], object]) -> NoReturn:
@@ -38,12 +39,25 @@ def run(main: Callable[[], object]) -> NoReturn:
 
 
 def keep_freed_memory() -> None:
-    """Tells glibc to keep freed memory for the next step; a quarter of a step on a CPU is page faults otherwise."""
+    """Has glibc keep freed memory for the next step, and take it in huge pages, where a CPU does the work.
+
+    A quarter of a step is page faults otherwise, and as much again is looking up where the small pages are.
+    """
+    if platform.libc_ver()[0] != "glibc" or sys.platform != "linux":
+        return
     mmap_max, trim_threshold, top_pad = -4, -1, -2  # malloc.h
-    if platform.libc_ver()[0] == "glibc":
-        mallopt = ctypes.CDLL(None).mallopt
-        for parameter, value in ((mmap_max, 0), (trim_threshold, 2**31 - 1), (top_pad, 2**26)):
-            mallopt(parameter, value)
+    advice = 14  # MADV_HUGEPAGE, as in <asm-generic/mman-common.h>
+    libc = ctypes.CDLL(None)
+    for parameter, value in ((mmap_max, 0), (trim_threshold, -1), (top_pad, 2**26)):
+        libc.mallopt(parameter, value)
+    # Advice is for addresses that the heap has. So it takes them once, and memory only as it is used.
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes, libc.madvise.argtypes = [ctypes.c_void_p], [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    libc.free(libc.malloc(HEAP))  # NULL where the process may not have so many
+    for mapping in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        if mapping.endswith("[heap]"):
+            start, end = (int(address, 16) for address in mapping.split()[0].split("-"))
+            libc.madvise(start, end - start, advice)
 
 
 def check_output_file(path: Path | None) -> None:
