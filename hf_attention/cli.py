@@ -41,9 +41,9 @@ def run(main: Callable[[], object]) -> NoReturn:
 def keep_freed_memory() -> None:
     """Has glibc keep freed memory for the next step, and take it in huge pages, where a CPU does the work.
 
-    A quarter of a step is page faults otherwise, and as much again is looking up where the small pages are.
+    A quarter of a step is page faults otherwise, and up to as much again goes into finding small pages.
     """
-    if platform.libc_ver()[0] != "glibc" or sys.platform != "linux":
+    if platform.libc_ver()[0] != "glibc":
         return
     mmap_max, trim_threshold, top_pad = -4, -1, -2  # malloc.h
     advice = 14  # MADV_HUGEPAGE, as in <asm-generic/mman-common.h>

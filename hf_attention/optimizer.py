@@ -9,7 +9,10 @@ from transformers import PreTrainedModel
 
 
 class BatchedMuon(torch.optim.Muon):
-    """`torch.optim.Muon`, with matrices of one shape made orthogonal in one operation: in 0.4 of its time on a CPU."""
+    """`torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"`, in 0.4 of its time on a CPU.
+
+    Matrices of one shape are made orthogonal in one operation.
+    """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -104,11 +107,9 @@ class MuonWithAdam(torch.optim.Optimizer):
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for part in self.parts:
+        first, *others = self.parts
+        loss = first.step(closure)
+        for part in others:
             part.step()
         return loss
 
