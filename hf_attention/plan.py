@@ -4,6 +4,7 @@ import torch
 from transformers import get_scheduler
 
 from .model import VanillaTransformerForConditionalGeneration
+from .optimizer import MuonWithAdam
 from .recipes import Recipe
 
 
@@ -11,7 +12,13 @@ def plan(recipe: Recipe) -> str:
     """Lines on data, parameters, tokens per update, schedule, memory, decoding, and what is saved where."""
     data, training, config = recipe.data, recipe.training, recipe.config
     with torch.device("meta"):
-        parameters = VanillaTransformerForConditionalGeneration(config).num_parameters()
+        model = VanillaTransformerForConditionalGeneration(config)
+    parameters, moments = model.num_parameters(), "Adam's two moments"
+    numbers = 4 * parameters  # a weight, its gradient and the two moments
+    if data.muon:
+        muon, _ = MuonWithAdam(model, lr=1.0).parts
+        numbers -= sum(matrix.numel() for matrix in muon.param_groups[0]["params"])
+        moments = "Muon's moment or Adam's two"
     devices, accumulation = training.world_size, training.gradient_accumulation_steps
     if data.tokens_per_batch is None:
         size, unit = training.per_device_train_batch_size, "sentences"
@@ -38,7 +45,7 @@ def plan(recipe: Recipe) -> str:
         "update": update,
         "updates": f"{_updates(recipe)}, label smoothing {training.label_smoothing_factor}, dropout {config.dropout}",
         "learning rate": ", ".join(f"{rate:.3g} at {step:,}" for step, rate in learning_rates(recipe).items()),
-        "memory": f"{parameters * 16 / 2**30:.2f} GiB for weights, gradients and Adam's two moments; "
+        "memory": f"{numbers * 4 / 2**30:.2f} GiB for weights, gradients and {moments}; "
         f"{scores / 2**30:.2f} GiB for the scores of a batch and their gradient",
         "decoding": f"{getattr(generation, 'search', None) or 'stock'} search, beam {generation.num_beams or 1}, "
         f"length penalty {1.0 if generation.length_penalty is None else generation.length_penalty}",

@@ -22,6 +22,7 @@ import yaml
 from sacrebleu import BLEU
 from transformers import GenerationConfig, Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy
+from transformers.training_args import OptimizerNames
 
 from .model.configuration_vanilla_transformer import OWN_FIELDS, VanillaTransformerConfig
 from .model.generation_vanilla_transformer import SEARCHES, checked_extra_tokens
@@ -230,6 +231,12 @@ def _check_together(recipe: Recipe) -> None:
         raise ValueError(
             f"eval_strategy={strategy} and no validation pairs: want validation_files, or eval_strategy=no."
         )
+    if recipe.data.muon:
+        optim = OptimizerNames(recipe.training.optim).value
+        if optim not in ("adamw_torch", "adamw_torch_fused"):
+            raise ValueError(f"muon=true with optim={optim}: want adamw_torch for the rest.")
+        if recipe.training.fsdp or recipe.training.deepspeed:
+            raise ValueError("muon=true with fsdp or deepspeed: Muon wants whole matrices on each device.")
     limit = recipe.config.max_position_embeddings
     if recipe.config.position_encoding == "learned":
         if recipe.data.bpe_dropout:

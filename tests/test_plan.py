@@ -33,3 +33,9 @@ def test_big_and_sentence_batches():
     plain = ["tokens_per_batch=null", "per_device_train_batch_size=32", "max_steps=-1", "num_train_epochs=3"]
     text = plan(load_recipe(CONFIGS / "base.yaml", plain))
     assert "32 x 1 devices x 1 accumulated = 32 sentences" in text and "3 epochs" in text
+
+
+def test_muon_keeps_one_moment_for_a_matrix():
+    """In bytes (63,082,496 · 4 - 44,040,192) · 4: base has 18 · 4 · 512² + 12 · 2 · 512 · 2048 weights in matrices."""
+    text = plan(load_recipe(CONFIGS / "base.yaml", ["muon=true"]))
+    assert "0.78 GiB for weights, gradients and Muon's moment or Adam's two" in text

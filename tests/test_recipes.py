@@ -144,6 +144,8 @@ WRONG = {
         "makes sentences longer",
     ),
     "dropout's rise": ({"dropout_warmup_steps": -1}, "dropout_warmup_steps=-1: want 0 or more"),
+    "the rest of Muon": ({"muon": True, "optim": "adafactor"}, "muon=true with optim=adafactor: want adamw_torch"),
+    "shards of Muon": ({"muon": True, "fsdp": "full_shard"}, "muon=true with fsdp or deepspeed"),
     "no folder": ({"output_dir": None}, "output_dir is missing"),
 }
 
