@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -27,7 +26,6 @@ logger = logging.getLogger(__name__)
 
 WINDOW_LINES, WINDOW_CHARACTERS = 4096, 2**22  # read before the first is translated: bounds memory
 BACKENDS = ("transformers", "ctranslate2")
-MOST_THREADS = 4  # more of them would wait for the interpreter
 LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")  # wherever str.splitlines would end a line
 
 
@@ -101,9 +99,6 @@ class Translator(LineTranslator):
         if returned != 1:
             raise ValueError(f"num_return_sequences is {returned!r}, wanted 1: a line has one translation")
         self.pipeline = TranslationPipeline(model=model, tokenizer=tokenizer, truncation=True, **options)
-        sampling = options.get("do_sample") or model.generation_config.do_sample
-        if self.pipeline.device.type == "cpu" and not sampling:
-            self.pipeline.threads = min(MOST_THREADS, torch.get_num_threads())
         super().__init__(tokenizer, batch_tokens, max_source_tokens, self.pipeline._position_limit())
 
     def translate(self, lines: list[str], lengths: list[int]) -> list[str]:

@@ -240,12 +240,11 @@ def test_translations_of_stock_searches_are_the_same_with_the_same_weights(tmp_p
     assert title == "Beam search: model" and "3 sentences of 4.3 tokens" in body
     given = {"model": str(tmp_path / "model"), "beams": 4, "batch_size": 2, "alone": 1}
     (tmp_path / "sentences.json").write_text("[[8, 9, 10, 11, 12, 13, 2], [4, 5, 6, 2], [7, 2]]")
-    outputs = {
-        name: worker.do(TranslationOrder(name, str(tmp_path), **given))["outputs"]
-        for name in ("ours", "ours-threads", "ours-stock-search", "marian")
-    }
-    assert outputs["ours-stock-search"] == outputs["marian"] and len(outputs["marian"]) == 3
-    assert outputs["ours"] == outputs["ours-threads"]
+    outputs = [
+        worker.do(TranslationOrder(name, str(tmp_path), **given))["outputs"]
+        for name in ("ours-stock-search", "marian")
+    ]
+    assert outputs[0] == outputs[1] and len(outputs[0]) == 3
 
 
 # The table

@@ -1,7 +1,6 @@
 """`TranslationPipeline` with tiny random stock models: what goes in, what comes out, and what is refused."""
 
 import json
-import threading
 from pathlib import Path
 
 import datasets
@@ -189,34 +188,6 @@ def test_lists_go_in_batches_of_so_many_tokens_longest_first(pipe, expected, cal
     assert calls == [1, 1, 1, 1]
     with pytest.raises(ValueError, match="batch_tokens=0: want a whole number"):
         pipe(SENTENCES, batch_tokens=0)
-
-
-def test_batches_in_threads_share_the_cores_and_come_back_in_order(pipe, expected, monkeypatch):
-    """Both batches are under way at once: each waits for the other to begin, or fails after a minute."""
-    cores, both, seen, generate = torch.get_num_threads(), threading.Barrier(2, timeout=60), [], pipe.model.generate
-
-    def generate_together(**options):
-        both.wait()
-        seen.append(torch.get_num_threads())
-        return generate(**options)
-
-    monkeypatch.setattr(pipe.model, "generate", generate_together)
-    torch.set_num_threads(4)
-    try:
-        assert texts(pipe(SENTENCES, threads=2, batch_size=2, **SHORT)) == expected
-        assert seen == [2, 2] and torch.get_num_threads() == 4
-        assert texts(TranslationPipeline(pipe.model, pipe.tokenizer, threads=2)(SENTENCES, batch_size=2, **SHORT))
-    finally:
-        torch.set_num_threads(cores)
-    with pytest.raises(ValueError, match="threads=0: want a whole number"):
-        pipe(SENTENCES, threads=0)
-
-
-def test_an_error_in_a_thread_reaches_the_caller_and_the_cores_come_back(pipe):
-    cores = torch.get_num_threads()
-    with pytest.raises(ValueError, match="nonsense"):
-        pipe(SENTENCES, threads=2, batch_size=1, nonsense=1)
-    assert torch.get_num_threads() == cores
 
 
 def test_blank_strings_never_reach_the_model(pipe, calls):

@@ -25,17 +25,14 @@ TITLES = {
 }
 SEARCH_TITLES = {
     "ours": "hf_attention, the paper's search",
-    "ours-threads": "the same, a batch on each core",
     "ours-stock-search": "hf_attention, stock search",
     "marian": "stock Marian, stock search",
     "fairseq": "fairseq",
     "joeynmt": "JoeyNMT",
-    "ctranslate2-alone": "CTranslate2, float32",
-    "ctranslate2": "the same, a worker on each core",
-    "ctranslate2-int8": "CTranslate2, int8, likewise",
+    "ctranslate2": "CTranslate2, float32",
+    "ctranslate2-int8": "CTranslate2, int8",
 }
-NEEDS = {name: name.partition("-")[0] for name in (*TITLES, *SEARCH_TITLES)}
-NEEDS = {name: library for name, library in NEEDS.items() if library in ("fairseq", "joeynmt", "eole", "ctranslate2")}
+NEEDS = {name: name for name in ("fairseq", "joeynmt", "eole", "ctranslate2")} | {"ctranslate2-int8": "ctranslate2"}
 BASELINE = "marian"
 
 Answers = dict[str, list[dict[str, Any]]]

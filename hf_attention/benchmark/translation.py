@@ -14,7 +14,6 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
 from ..model import VanillaTransformerForConditionalGeneration
-from ..model.pipeline_translation import side_by_side
 from .flops import search_flops
 from .orders import TranslationOrder
 from .peers import fairseq_twin, joeynmt_twin
@@ -71,11 +70,6 @@ def ours(order: TranslationOrder) -> Translate:
     return _with_generate(model, order, search="paper", max_extra_tokens=EXTRA_TOKENS)
 
 
-def ours_threads(order: TranslationOrder) -> Translate:
-    """As `training/translate.py` does: the pipeline's way with several batches."""
-    return _with_generate(_load(order), order, torch.get_num_threads(), search="paper", max_extra_tokens=EXTRA_TOKENS)
-
-
 def ours_stock_search(order: TranslationOrder) -> Translate:
     return _with_generate(_load(order), order, search="stock")
 
@@ -88,7 +82,7 @@ def _load(order: TranslationOrder) -> VanillaTransformerForConditionalGeneration
     return AutoModelForSeq2SeqLM.from_pretrained(order.model).eval()
 
 
-def _with_generate(model: PreTrainedModel, order: TranslationOrder, threads: int = 1, **options: Any) -> Translate:
+def _with_generate(model: PreTrainedModel, order: TranslationOrder, **options: Any) -> Translate:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device)
     pad, end = model.config.pad_token_id, model.config.eos_token_id
@@ -102,7 +96,7 @@ def _with_generate(model: PreTrainedModel, order: TranslationOrder, threads: int
         )
         return [_cut(row, pad, end) for row in targets[:, 1:].tolist()]
 
-    return _in_batches(batch, order.batch_size, threads)
+    return _in_batches(batch, order.batch_size)
 
 
 def _padded(sentences: Sentences, pad: int) -> torch.Tensor:
@@ -116,16 +110,16 @@ def _cut(ids: list[int], pad: int, end: int) -> list[int]:
     return [token for token in ids if token != pad]
 
 
-def _in_batches(batch: Translate, size: int, threads: int = 1) -> Translate:
+def _in_batches(batch: Translate, size: int) -> Translate:
     def run(sentences: Sentences) -> Sentences:
-        batches = [sentences[start : start + size] for start in range(0, len(sentences), size)]
-        return [target for targets in side_by_side(batch, batches, min(threads, len(batches))) for target in targets]
+        starts = range(0, len(sentences), size)
+        return [target for start in starts for target in batch(sentences[start : start + size])]
 
     return run
 
 
-def ctranslate2(order: TranslationOrder, compute_type: str, workers: int) -> Translate:
-    """So many workers share the threads that the others have. It sorts the sentences by itself."""
+def ctranslate2(order: TranslationOrder, compute_type: str) -> Translate:
+    """A worker for each thread that the others have: its own way to be fast. It sorts the sentences by itself."""
     import ctranslate2 as library
 
     tokenizer = AutoTokenizer.from_pretrained(order.model)
@@ -133,8 +127,8 @@ def ctranslate2(order: TranslationOrder, compute_type: str, workers: int) -> Tra
         str(Path(order.folder, "ctranslate2")),
         device="cuda" if torch.cuda.is_available() else "cpu",
         compute_type=compute_type,
-        inter_threads=workers,
-        intra_threads=max(1, torch.get_num_threads() // workers),
+        inter_threads=torch.get_num_threads(),
+        intra_threads=1,
     )
 
     def run(sentences: Sentences) -> Sentences:
@@ -188,12 +182,10 @@ def joeynmt(order: TranslationOrder) -> Translate:
 
 TRANSLATIONS: dict[str, Callable[[TranslationOrder], Translate]] = {
     "ours": ours,
-    "ours-threads": ours_threads,
     "ours-stock-search": ours_stock_search,
     "marian": stock_marian,
     "fairseq": fairseq,
     "joeynmt": joeynmt,
-    "ctranslate2-alone": lambda order: ctranslate2(order, "float32", 1),
-    "ctranslate2": lambda order: ctranslate2(order, "float32", torch.get_num_threads()),
-    "ctranslate2-int8": lambda order: ctranslate2(order, "int8", torch.get_num_threads()),
+    "ctranslate2": lambda order: ctranslate2(order, "float32"),
+    "ctranslate2-int8": lambda order: ctranslate2(order, "int8"),
 }

@@ -5,9 +5,7 @@ version 4. It travels inside every checkpoint we save, so it imports only torch,
 """
 
 import re
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
 import torch
@@ -43,9 +41,6 @@ class TranslationPipeline(Pipeline):
             given. Its sentences are sorted by length for it, and come back in order.
         batch_size (`int`): for a list, so many sentences instead; for what is read as it is consumed, sentences per
             call of the model, 1 if not given. Both change the speed, never the result.
-        threads (`int`): for a list, so many batches at once, each on its share of the cores; 1 if not given. On a CPU
-            that is faster than one batch on all cores. It is for plain `generate()`: not for sampling, whose random
-            numbers would come in another order each time, nor for hooks and processors that remember things.
         anything else: an option of `generate()`, above the pair's `task_specific_params` (T5), above the model's
             `generation_config`. What none of them sets is `num_beams=4` and `max_new_tokens=256`, as in version 4.
 
@@ -67,10 +62,9 @@ class TranslationPipeline(Pipeline):
     _load_image_processor = False
     _load_video_processor = False
 
-    def __init__(self, *args: Any, batch_tokens: int = 1024, threads: int = 1, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, batch_tokens: int = 1024, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.batch_tokens = _checked("batch_tokens", batch_tokens)
-        self.threads = _checked("threads", threads)
+        self.batch_tokens = _checked_batch_tokens(batch_tokens)
         if not getattr(self.model.config, "is_encoder_decoder", False) or not self.model.can_generate():
             raise ValueError(
                 f"model={type(self.model).__name__}: translation wants an encoder-decoder that generates, one that "
@@ -80,13 +74,10 @@ class TranslationPipeline(Pipeline):
             raise ValueError("tokenizer=None: translation wants the tokenizer of its model.")
         self.model.eval()  # one handed over straight from training still drops out
 
-    def __call__(
-        self, inputs: Any, batch_tokens: int | None = None, threads: int | None = None, **options: Any
-    ) -> Any:
-        budget = self.batch_tokens if batch_tokens is None else _checked("batch_tokens", batch_tokens)
-        threads = self.threads if threads is None else _checked("threads", threads)
+    def __call__(self, inputs: Any, batch_tokens: int | None = None, **options: Any) -> Any:
+        budget = self.batch_tokens if batch_tokens is None else _checked_batch_tokens(batch_tokens)
         if isinstance(inputs, Sequence) and not isinstance(inputs, (str, bytes)):
-            results = self._translate_list(list(inputs), budget, threads, **options)
+            results = self._translate_list(list(inputs), budget, **options)
             return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
         if isinstance(inputs, Iterator):  # the base class streams generators only
             inputs = (text for text in inputs)
@@ -95,50 +86,24 @@ class TranslationPipeline(Pipeline):
         return super().__call__(inputs, **options)
 
     def _translate_list(
-        self,
-        texts: list[Any],
-        batch_tokens: int,
-        threads: int,
-        batch_size: int | None = None,
-        num_workers: int | None = None,  # the base class's, of whose loader a list has no need
-        **options: Any,
+        self, texts: list[Any], batch_tokens: int, batch_size: int | None = None, **options: Any
     ) -> list[list[dict[str, Any]]]:
         """Translates in batches of similar length, the longest first: if one is too large for memory, it is that."""
-        # The base class keeps the constructor's options in these, and lays a call's over them (Transformers 5.24).
-        own = (self._preprocess_params, self._forward_params, self._postprocess_params)
-        encoding, searching, decoding = (
-            {**given, **asked} for given, asked in zip(own, self._sanitize_parameters(**options), strict=True)
-        )
         batch_size = self._batch_size if batch_size is None else batch_size
         if self.tokenizer.pad_token_id is None and batch_size is None:
             batch_size = 1
         strings = all(isinstance(text, str) for text in texts)  # `preprocess` says what is wrong with others
         ids = self.tokenizer(texts, verbose=False)["input_ids"] if texts and strings else [[]] * len(texts)
         waiting = sorted(range(len(texts)), key=lambda place: -len(ids[place]))
-        batches = []
+        results: list[Any] = [None] * len(texts)
         while waiting:
             size = batch_size or max(1, batch_tokens // max(1, len(ids[waiting[0]])))
-            batches.append(waiting[:size])
-            waiting = waiting[size:]
-
-        def search(features: dict[str, torch.Tensor]) -> torch.Tensor:
-            return self.forward(features, **searching)["output_ids"]
-
-        # Only the model goes into threads: a tokenizer may change its settings between two texts.
-        encoded = (self._collated([self.preprocess(texts[place], **encoding) for place in batch]) for batch in batches)
-        results: list[Any] = [None] * len(texts)
-        for batch, output_ids in zip(batches, side_by_side(search, encoded, min(threads, len(batches))), strict=True):
-            for place, rows in zip(batch, output_ids.split(1), strict=True):
-                results[place] = self.postprocess({"output_ids": rows}, **decoding)
+            batch, waiting = waiting[:size], waiting[size:]
+            self.call_count = 0  # or it takes batches for single sentences, and warns of slow use
+            translated = super().__call__([texts[place] for place in batch], batch_size=len(batch), **options)
+            for place, result in zip(batch, translated, strict=True):
+                results[place] = result
         return results
-
-    def _collated(self, examples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-        """Several of `preprocess` as one batch, padded on the tokenizer's side."""
-        if len(examples) == 1:
-            return examples[0]
-        rows = [{name: example[name][0] for name in ("input_ids", "attention_mask")} for example in examples]
-        others = {name: torch.cat([example[name] for example in examples]) for name in examples[0].keys() - rows[0]}
-        return {**self.tokenizer.pad(rows, return_tensors="pt"), **others}
 
     def _sanitize_parameters(
         self,
@@ -326,33 +291,9 @@ class TranslationPipeline(Pipeline):
         return ids[: int(content[-1]) + 1 if len(content) else 0]
 
 
-def side_by_side(work: Callable[[Any], Any], items: Iterable[Any], threads: int) -> Iterator[Any]:
-    """`work` of each item, in order, so many at once, each on its share of the cores.
-
-    The items are taken in the caller's thread, as they are needed.
-    """
-    cores = torch.get_num_threads()
-    if threads < 2:
-        yield from map(work, items)
-        return
-    share = max(1, cores // threads)
-    under_way: deque[Future] = deque()
-    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(share,)) as pool:
-        try:
-            for item in items:
-                under_way.append(pool.submit(work, item))
-                if len(under_way) > threads:
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(cores)  # a thread's number is that of threads to come as well
-
-
-def _checked(name: str, given: Any) -> int:
+def _checked_batch_tokens(given: Any) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise ValueError(f"{name}={given!r}: want a whole number from 1 on.")
+        raise ValueError(f"batch_tokens={given!r}: want a whole number of tokens from 1 on.")
     return given
 
 
