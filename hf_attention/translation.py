@@ -139,6 +139,8 @@ def load_model(folder: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     model, information = loaded(folder, "model", AutoModelForSeq2SeqLM, output_loading_info=True)
     if information["missing_keys"]:
         raise ValueError(f"{folder}: no weight {min(information['missing_keys'])} in the model's files")
+    for parameter in model.parameters():  # from the file's pages into the heap, whose pages are larger
+        parameter.data = parameter.data.clone()
     known = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > known:
         raise ValueError(f"{folder}: the tokenizer has {len(tokenizer)} tokens and the model {known}, wanted no more")

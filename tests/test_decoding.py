@@ -9,7 +9,8 @@ from reversing import PAD, START, padded, random_digits, train_to_reverse
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from hf_attention.dropout import quicken
-from hf_attention.model.decoding_vanilla_transformer import ROOM, QuickDecoder
+from hf_attention.model import decoding_vanilla_transformer
+from hf_attention.model.decoding_vanilla_transformer import ROOM, Product, QuickDecoder
 
 
 SHAPES = {
@@ -34,11 +35,29 @@ def calls(monkeypatch) -> list[int]:
     return seen
 
 
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this build of PyTorch has no MKL, which packs")
+@pytest.mark.parametrize("bias", [True, False])
+@torch.inference_mode()
+def test_a_packed_weight_multiplies_any_number_of_rows(bias):
+    """Within 1e-5 of float64; the two operators are private to PyTorch, so this fails where they change."""
+    torch.manual_seed(0)
+    weight, bias = torch.randn(1024, 512) / 512**0.5, torch.randn(1024) if bias else None
+    product = Product(weight, bias, rows=256)
+    assert product.packed is not None and Product(weight, bias, rows=4).packed is None
+    for rows in (1, 4, 31, 64, 200, 255, 256, 300):
+        states = torch.randn(rows, 512)
+        expected = states.double() @ weight.double().t() + (0 if bias is None else bias.double())
+        torch.testing.assert_close(product(states).double(), expected, rtol=1e-5, atol=1e-5)
+
+
 @torch.inference_mode()
 @pytest.mark.parametrize("fields", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("beams", [1, 3])
-def test_every_logit_is_the_models_whatever_becomes_of_the_beams(fields, beams):
+@pytest.mark.parametrize("least", [1, 2**30], ids=["packed", "plain"])
+def test_every_logit_is_the_models_whatever_becomes_of_the_beams(fields, beams, least, monkeypatch):
     """70 positions, past the room of the cache twice; beams change places at random, sentences leave one by one."""
+    monkeypatch.setattr(decoding_vanilla_transformer, "PACKED_ROWS", least)
+    monkeypatch.setattr(decoding_vanilla_transformer, "PACKED_SIZE", least)
     model = build_model(**fields)
     decoder, random = quick(model, beams), torch.Generator().manual_seed(0)
     sentences = torch.arange(3)

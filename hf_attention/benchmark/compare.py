@@ -30,9 +30,11 @@ SEARCH_TITLES = {
     "fairseq": "fairseq",
     "joeynmt": "JoeyNMT",
     "ctranslate2": "CTranslate2, float32",
-    "ctranslate2-int8": "CTranslate2, int8",
+    "ctranslate2-workers": "the same, a worker on each core",
+    "ctranslate2-int8": "CTranslate2, int8, likewise",
 }
-NEEDS = {name: name for name in ("fairseq", "joeynmt", "eole", "ctranslate2")} | {"ctranslate2-int8": "ctranslate2"}
+NEEDS = {name: name.partition("-")[0] for name in (*TITLES, *SEARCH_TITLES)}
+NEEDS = {name: library for name, library in NEEDS.items() if library in ("fairseq", "joeynmt", "eole", "ctranslate2")}
 BASELINE = "marian"
 
 Answers = dict[str, list[dict[str, Any]]]

@@ -6,6 +6,7 @@ a part of the translations differs. `outputs` shows how alike the work was.
 
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,8 @@ def stock_marian(order: TranslationOrder) -> Translate:
 
 
 def _load(order: TranslationOrder) -> VanillaTransformerForConditionalGeneration:
-    return AutoModelForSeq2SeqLM.from_pretrained(order.model).eval()
+    model = AutoModelForSeq2SeqLM.from_pretrained(order.model).eval()
+    return deepcopy(model)  # into the process's own memory, where its twins are and where translate.py puts a model
 
 
 def _with_generate(model: PreTrainedModel, order: TranslationOrder, **options: Any) -> Translate:
@@ -118,8 +120,8 @@ def _in_batches(batch: Translate, size: int) -> Translate:
     return run
 
 
-def ctranslate2(order: TranslationOrder, compute_type: str) -> Translate:
-    """A worker for each thread that the others have: its own way to be fast. It sorts the sentences by itself."""
+def ctranslate2(order: TranslationOrder, compute_type: str, workers: int) -> Translate:
+    """So many workers share the threads that the others have. It sorts the sentences by itself."""
     import ctranslate2 as library
 
     tokenizer = AutoTokenizer.from_pretrained(order.model)
@@ -127,8 +129,8 @@ def ctranslate2(order: TranslationOrder, compute_type: str) -> Translate:
         str(Path(order.folder, "ctranslate2")),
         device="cuda" if torch.cuda.is_available() else "cpu",
         compute_type=compute_type,
-        inter_threads=torch.get_num_threads(),
-        intra_threads=1,
+        inter_threads=workers,
+        intra_threads=max(1, torch.get_num_threads() // workers),
     )
 
     def run(sentences: Sentences) -> Sentences:
@@ -186,6 +188,7 @@ TRANSLATIONS: dict[str, Callable[[TranslationOrder], Translate]] = {
     "marian": stock_marian,
     "fairseq": fairseq,
     "joeynmt": joeynmt,
-    "ctranslate2": lambda order: ctranslate2(order, "float32"),
-    "ctranslate2-int8": lambda order: ctranslate2(order, "int8"),
+    "ctranslate2": lambda order: ctranslate2(order, "float32", 1),
+    "ctranslate2-workers": lambda order: ctranslate2(order, "float32", torch.get_num_threads()),
+    "ctranslate2-int8": lambda order: ctranslate2(order, "int8", torch.get_num_threads()),
 }

@@ -23,7 +23,6 @@ DISTRIBUTIONS = {  # whose version belongs to the answer
     "joeynmt": ("joeynmt",),
     "eole": ("eole",),
     "ctranslate2": ("ctranslate2",),
-    "ctranslate2-int8": ("ctranslate2",),
 }
 
 
@@ -47,7 +46,7 @@ def do(order: Order) -> dict[str, Any]:
         **answer,
         "peak_memory": peak_memory(),
         "threads": torch.get_num_threads(),
-        "versions": versions("torch", "transformers", *DISTRIBUTIONS.get(order.contender, ())),
+        "versions": versions("torch", "transformers", *DISTRIBUTIONS.get(order.contender.partition("-")[0], ())),
     }
 
 

@@ -16,6 +16,7 @@ from torch.nn.functional import embedding, linear, scaled_dot_product_attention
 
 
 ROOM = 32  # positions that the cache can hold at first; it doubles
+PACKED_ROWS, PACKED_SIZE = 64, 2**18  # from so many rows and weights on, packing is worth its time
 
 
 class QuickDecoder:
@@ -64,14 +65,15 @@ class QuickDecoder:
         self.beams, self.heads, self.scaling = beams, config.num_heads, config.d_k**-0.5
         self.key_width = self.heads * config.d_k  # and that of the queries
         self.embeddings, self.decoder = decoder.embed_tokens.weight, decoder
-        self.lm_head = model.lm_head.weight
-        self.layers = [LayerWeights(layer, memory, self.heads) for layer in decoder.layers]
+        rows = len(memory) * beams
+        self.lm_head = Product(model.lm_head.weight, model.lm_head.bias, rows)
+        self.layers = [LayerWeights(layer, memory, self.heads, rows) for layer in decoder.layers]
         padded = memory_mask is not None and not memory_mask.all()
         self.memory_mask = memory_mask[:, None, None].bool() if padded else None  # [B, 1, 1, S], True: may look
         # Positions come first, so that those which are there lie together, and their rows move in one operation.
         self.length = 0
         width = self.key_width + self.heads * config.d_v
-        self.cache = memory.new_empty(ROOM, len(self.layers), len(memory) * beams, width)
+        self.cache = memory.new_empty(ROOM, len(self.layers), rows, width)
         self.spare = torch.empty_like(self.cache)
         self.positions = self._encoded_positions()
 
@@ -88,23 +90,27 @@ class QuickDecoder:
             self.cache = torch.cat([self.cache, self.cache])  # the second half is room, whatever stands there
             self.spare = torch.empty_like(self.cache)
             self.positions = self._encoded_positions()
-        states = embedding(tokens[:, -1], self.embeddings) * math.sqrt(self.embeddings.shape[1])  # [R, D], §3.4
+        alike = self.beams if self.length == 0 else 1  # at first, one row speaks for the k hypotheses of a sentence
+        newest = tokens[::alike, -1]
+        states = embedding(newest, self.embeddings) * math.sqrt(self.embeddings.shape[1])  # [R, D], §3.4
         states = states + self.positions[self.length]
         self.length += 1
         for place, layer in enumerate(self.layers):
-            attended = linear(self._attend_to_itself(states, place, layer), *layer.own_output)
+            attended = layer.own_output(self._attend_to_itself(states, place, layer))
             states = _norm(states + attended, layer.own_norm)
-            attended = linear(self._attend_to_memory(states, layer), *layer.memory_output)
+            attended = layer.memory_output(self._attend_to_memory(states, layer))
             states = _norm(states + attended, layer.memory_norm)
-            inner = linear(states, *layer.inner).relu_()
-            states = _norm(states + linear(inner, *layer.outer), layer.outer_norm)
-        return linear(states, self.lm_head)
+            inner = layer.inner(states).relu_()
+            states = _norm(states + layer.outer(inner), layer.outer_norm)
+        logits = self.lm_head(states)
+        return logits if alike == 1 else logits.repeat_interleave(alike, dim=0)
 
     def _attend_to_itself(self, states: torch.Tensor, place: int, layer: "LayerWeights") -> torch.Tensor:
         """[R, D] -> [R, H·V]"""
-        projected = linear(states, *layer.projections)  # [R, 2·H·K + H·V]
-        self.cache[self.length - 1, place] = projected[:, self.key_width :]
-        seen = self.cache[: self.length, place].transpose(0, 1)  # [R, L, H·K + H·V]
+        projected = layer.projections(states)  # [R, 2·H·K + H·V]
+        newest = self.cache[self.length - 1, place].unflatten(0, (len(states), -1))  # [R, 1, H·K + H·V], [B, k, ...]
+        newest[:] = projected[:, None, self.key_width :]
+        seen = self.cache[: self.length, place, :: newest.shape[1]].transpose(0, 1)  # [R, L, H·K + H·V]
         query = projected[:, None, : self.key_width]
         heads = scaled_dot_product_attention(
             split_heads(query, self.heads),  # [R, H, 1, K]
@@ -116,9 +122,9 @@ class QuickDecoder:
 
     def _attend_to_memory(self, states: torch.Tensor, layer: "LayerWeights") -> torch.Tensor:
         """[R, D] -> [R, H·V]"""
-        query = linear(states, *layer.memory_query)
+        query = layer.memory_query(states)
         heads = scaled_dot_product_attention(
-            split_heads(query.view(-1, self.beams, self.key_width), self.heads),  # [B, H, k, K]
+            split_heads(query.view(len(layer.memory_keys), -1, self.key_width), self.heads),  # [B, H, k, K]
             layer.memory_keys,
             layer.memory_values,
             attn_mask=self.memory_mask,
@@ -143,19 +149,47 @@ class QuickDecoder:
 
 
 class LayerWeights:
-    """What a decoder layer multiplies by: pairs of weight and bias, and the memory's keys and values."""
+    """What a decoder layer multiplies by, and the memory's keys and values. `rows` is how many it does that for."""
 
-    def __init__(self, layer: nn.Module, memory: torch.Tensor, heads: int):
+    def __init__(self, layer: nn.Module, memory: torch.Tensor, heads: int, rows: int):
         own, cross, feed_forward = layer.self_attn, layer.cross_attn, layer.feed_forward
         parts = (own.q_proj, own.k_proj, own.v_proj)  # one product for the three: [2·H·K + H·V, D]
-        self.projections = torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
-        self.own_output, self.own_norm = _pair(own.out_proj), layer.self_attn_add_norm.norm
-        self.memory_query, self.memory_output = _pair(cross.q_proj), _pair(cross.out_proj)
-        self.memory_norm = layer.cross_attn_add_norm.norm
+        weight, bias = torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
+        self.projections = Product(weight, bias, rows)
+        self.own_output, self.memory_query, self.memory_output, self.inner, self.outer = (
+            Product(part.weight, part.bias, rows)
+            for part in (own.out_proj, cross.q_proj, cross.out_proj, feed_forward.fc1, feed_forward.fc2)
+        )
+        self.own_norm, self.memory_norm = layer.self_attn_add_norm.norm, layer.cross_attn_add_norm.norm
+        self.outer_norm = layer.feed_forward_add_norm.norm
         self.memory_keys = split_heads(cross.k_proj(memory), heads)  # [B, H, S, K]
         self.memory_values = split_heads(cross.v_proj(memory), heads)  # [B, H, S, V]
-        self.inner, self.outer = _pair(feed_forward.fc1), _pair(feed_forward.fc2)
-        self.outer_norm = layer.feed_forward_add_norm.norm
+
+
+class Product:
+    """x Wᵀ + b of a linear layer, for up to `rows` rows at every step.
+
+    MKL puts a weight in another order for each product. Here that is done once for all steps, where they are large
+    enough, by the operators with which torch.compile packs a frozen model (torch 2.13). They have no public name and
+    are not in every build: without them it is the plain product.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, rows: int):
+        self.weight, self.bias, self.packed = weight, bias, None
+        large = rows >= PACKED_ROWS and weight.numel() >= PACKED_SIZE
+        if (
+            large
+            and weight.device.type == "cpu"
+            and weight.dtype == torch.float32
+            and torch.backends.mkl.is_available()
+        ):
+            self.packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.detach(), rows)
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        if self.packed is None:
+            return linear(states, self.weight, self.bias)
+        # The last argument is the number of rows. Packing was for more; the order that it leaves serves fewer as well.
+        return torch.ops.mkl._mkl_linear(states, self.packed, self.weight, self.bias, len(states))
 
 
 def _is_touched(part: nn.Module) -> bool:
@@ -172,10 +206,6 @@ def _is_touched(part: nn.Module) -> bool:
 def split_heads(projected: torch.Tensor, heads: int) -> torch.Tensor:
     """[B, L, H·width] -> [B, H, L, width]"""
     return projected.view(*projected.shape[:2], heads, -1).transpose(1, 2)
-
-
-def _pair(layer: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
-    return layer.weight, layer.bias
 
 
 def _norm(states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
