@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from hf_attention.cli import into_heap
 from hf_attention.model import TranslationPipeline, VanillaTransformerForConditionalGeneration
 from hf_attention.recipes import fit_generation, parse_overrides
 
@@ -119,7 +120,7 @@ def load_translator(folder: str, overrides: Iterable[str] = (), **arguments: Any
     if options.get("search") == "paper" and not isinstance(model, VanillaTransformerForConditionalGeneration):
         raise ValueError(f"search=paper is for our own models: {folder} is a {model.config.model_type}")
     model.generation_config.update(**options, allow_custom_entries=True)  # `search` is one; their names are known good
-    translator = Translator(model.eval(), tokenizer, **arguments)
+    translator = Translator(into_heap(model.eval()), tokenizer, **arguments)
     try:
         translator.pipeline("a")
     except Exception as error:  # whatever it is, it is better known before the long work
@@ -139,8 +140,6 @@ def load_model(folder: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     model, information = loaded(folder, "model", AutoModelForSeq2SeqLM, output_loading_info=True)
     if information["missing_keys"]:
         raise ValueError(f"{folder}: no weight {min(information['missing_keys'])} in the model's files")
-    for parameter in model.parameters():  # from the file's pages into the heap, whose pages are larger
-        parameter.data = parameter.data.clone()
     known = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > known:
         raise ValueError(f"{folder}: the tokenizer has {len(tokenizer)} tokens and the model {known}, wanted no more")

@@ -33,8 +33,8 @@ SEARCH_TITLES = {
     "ctranslate2-workers": "the same, a worker on each core",
     "ctranslate2-int8": "CTranslate2, int8, likewise",
 }
-NEEDS = {name: name.partition("-")[0] for name in (*TITLES, *SEARCH_TITLES)}
-NEEDS = {name: library for name, library in NEEDS.items() if library in ("fairseq", "joeynmt", "eole", "ctranslate2")}
+LIBRARIES = ("fairseq", "joeynmt", "eole", "ctranslate2")
+NEEDS = {name: library for name in (*TITLES, *SEARCH_TITLES) if (library := name.partition("-")[0]) in LIBRARIES}
 BASELINE = "marian"
 
 Answers = dict[str, list[dict[str, Any]]]

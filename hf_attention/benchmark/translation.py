@@ -6,7 +6,6 @@ a part of the translations differs. `outputs` shows how alike the work was.
 
 import time
 from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
+from ..cli import into_heap
 from ..model import VanillaTransformerForConditionalGeneration
 from .flops import search_flops
 from .orders import TranslationOrder
@@ -67,12 +67,12 @@ def _spread(sentences: Sentences, count: int) -> Sentences:
 
 
 def ours(order: TranslationOrder) -> Translate:
-    model = _load(order)
+    model = into_heap(_load(order))  # as translate.py does, and where the twins' weights are
     return _with_generate(model, order, search="paper", max_extra_tokens=EXTRA_TOKENS)
 
 
 def ours_stock_search(order: TranslationOrder) -> Translate:
-    return _with_generate(_load(order), order, search="stock")
+    return _with_generate(into_heap(_load(order)), order, search="stock")
 
 
 def stock_marian(order: TranslationOrder) -> Translate:
@@ -80,8 +80,7 @@ def stock_marian(order: TranslationOrder) -> Translate:
 
 
 def _load(order: TranslationOrder) -> VanillaTransformerForConditionalGeneration:
-    model = AutoModelForSeq2SeqLM.from_pretrained(order.model).eval()
-    return deepcopy(model)  # into the process's own memory, where its twins are and where translate.py puts a model
+    return AutoModelForSeq2SeqLM.from_pretrained(order.model).eval()
 
 
 def _with_generate(model: PreTrainedModel, order: TranslationOrder, **options: Any) -> Translate:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..cli import keep_freed_memory
+from .compare import NEEDS
 from .flops import multiplication_limit
 from .meter import peak_memory
 from .orders import LimitOrder, Order, TrainingOrder, TranslationOrder, from_json
@@ -46,7 +47,7 @@ def do(order: Order) -> dict[str, Any]:
         **answer,
         "peak_memory": peak_memory(),
         "threads": torch.get_num_threads(),
-        "versions": versions("torch", "transformers", *DISTRIBUTIONS.get(order.contender.partition("-")[0], ())),
+        "versions": versions("torch", "transformers", *DISTRIBUTIONS.get(NEEDS.get(order.contender, ""), ())),
     }
 
 
