@@ -198,6 +198,9 @@ class TokenBatches(torch.utils.data.Dataset):
         bpe_dropout: takes the pairs into other pieces for each epoch. Batches are then made of the lengths of that
             epoch; as many as in the first, so that some are over the budget, by a token a row or so. All ids stand in
             memory, 12 bytes each.
+        bidirectional_epochs: for so many epochs from the first on, half of the pairs, others in each, are turned
+            around, target to source: the model learns both directions before it learns one (Ding et al. 2021). Which
+            is meant it sees by the language of the source.
 
     `ValueError`: no pairs, a column missing, or a pair longer than `tokens_per_batch`.
     """
@@ -209,13 +212,16 @@ class TokenBatches(torch.utils.data.Dataset):
         seed: int = 0,
         multiple_of: int = 1,
         bpe_dropout: BpeDropout | None = None,
+        bidirectional_epochs: int = 0,
     ):
         if not isinstance(dataset, Dataset):
             dataset = Dataset.from_list([dict(example) for example in dataset])
+        if bidirectional_epochs < 0:
+            raise ValueError(f"bidirectional_epochs is {bidirectional_epochs!r}, wanted 0 or more")
         if missing := {"input_ids", "labels"} - set(dataset.column_names):
             raise ValueError(f"the dataset has no column {sorted(missing)}, it has {dataset.column_names}")
         self.dataset = dataset.select_columns(["input_ids", "labels"]).with_format(None)
-        self.bpe_dropout = bpe_dropout
+        self.bpe_dropout, self.bidirectional_epochs = bpe_dropout, bidirectional_epochs
         lengths = _lengths(self.dataset)
         if bpe_dropout is not None:
             self._whole = [
@@ -226,6 +232,7 @@ class TokenBatches(torch.utils.data.Dataset):
         self.plan = BatchPlan(*lengths, tokens_per_batch, seed, multiple_of)
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # persistent workers see it change
         self._planned: tuple[int, np.ndarray, np.ndarray] | None = None
+        self._turned: np.ndarray | None = None  # [pairs] whether a pair is turned around in this epoch
         logger.info(
             "%d pairs in %d batches of at most %d tokens a side, %.1f %% padding",
             len(dataset),
@@ -245,21 +252,36 @@ class TokenBatches(torch.utils.data.Dataset):
             raise IndexError(f"batch {index} of {len(self)}")
         epoch = int(self._epoch)
         if self._planned is None or self._planned[0] != epoch:
-            if self.bpe_dropout is not None:
-                self._pieces = self._segment(self.plan.seed, epoch)
-                self.plan.measure(*(side.lengths for side in self._pieces))
-            self._planned = (epoch, *self.plan.order(epoch))
+            self._line_up(epoch)
         _, pairs, batches = self._planned
         start, end = self.plan.cuts[batches[index]], self.plan.cuts[batches[index] + 1]
         chosen = pairs[start:end].tolist()
         if self.bpe_dropout is not None:
-            source, target = self._pieces
-            return [{"input_ids": source[pair], "labels": target[pair]} for pair in chosen]
-        columns = self.dataset[chosen]
+            sides = [[side[pair] for pair in chosen] for side in self._pieces]
+        else:
+            columns = self.dataset[chosen]
+            sides = [columns["input_ids"], columns["labels"]]
+        turned = [False] * len(chosen) if self._turned is None else self._turned[chosen].tolist()
         return [
-            {"input_ids": source, "labels": target}
-            for source, target in zip(columns["input_ids"], columns["labels"], strict=True)
+            {"input_ids": target, "labels": source} if turn else {"input_ids": source, "labels": target}
+            for source, target, turn in zip(*sides, turned, strict=True)
         ]
+
+    def _line_up(self, epoch: int) -> None:
+        lengths = None
+        if self.bpe_dropout is not None:
+            self._pieces = self._segment(self.plan.seed, epoch)
+            lengths = [side.lengths for side in self._pieces]
+        elif self.bidirectional_epochs:
+            lengths = _lengths(self.dataset)
+        self._turned = None
+        if epoch < self.bidirectional_epochs:
+            random = np.random.default_rng([self.plan.seed, epoch, 2])  # neither the plan's numbers nor the pieces'
+            self._turned = random.random(len(self.dataset)) < 0.5
+            lengths = np.where(self._turned, lengths[::-1], lengths)
+        if lengths is not None:
+            self.plan.measure(*lengths)
+        self._planned = (epoch, *self.plan.order(epoch))
 
     def _segment(self, seed: int, epoch: int) -> list[Sentences]:
         random = np.random.default_rng([seed, epoch, 1])  # not the plan's numbers

@@ -51,6 +51,8 @@ def plan(recipe: Recipe) -> str:
         f"length penalty {1.0 if generation.length_penalty is None else generation.length_penalty}",
         "saved": f"{training.output_dir}: a checkpoint every {every}, {kept}; the model at the end",
     }
+    if data.bidirectional_epochs:
+        lines["data"] += f", in both directions for the first {data.bidirectional_epochs} epochs"
     width = max(map(len, lines))
     return "\n".join(f"{name:{width}}  {text}" for name, text in lines.items())
 

@@ -69,6 +69,8 @@ class DataArguments:
             batches of `per_device_train_batch_size` sentences.
         bpe_dropout: probability that a merge of byte pairs is undone, anew in each epoch (Provilkov et al. 2020), to
             regularise training on a small corpus; wants `tokens_per_batch`.
+        bidirectional_epochs: epochs, the first ones, in which half of the pairs, others in each, are turned around, so
+            that a small corpus teaches more than one direction holds (Ding et al. 2021); wants `tokens_per_batch`.
         dropout_warmup_steps: updates over which `dropout` rises from 0 to its value, for where much of it would delay
             the beginning (Morerio et al. 2017).
         muon: whether the layers' matrices are trained by Muon, which needs fewer updates, and only the rest by Adam
@@ -96,6 +98,7 @@ class DataArguments:
     max_tokens: int = 256
     tokens_per_batch: int | None = 25000
     bpe_dropout: float = 0.0
+    bidirectional_epochs: int = 0
     dropout_warmup_steps: int = 0
     muon: bool = False
     average_last: int | None = None
@@ -111,6 +114,9 @@ class DataArguments:
                 raise ValueError(f"{name}={value}: want at least 2.")
         if not 0 <= self.bpe_dropout < 1 or (self.bpe_dropout and self.tokens_per_batch is None):
             raise ValueError(f"bpe_dropout={self.bpe_dropout}: want 0 <= p < 1, and 0 without tokens_per_batch.")
+        epochs = self.bidirectional_epochs
+        if epochs < 0 or (epochs and self.tokens_per_batch is None):
+            raise ValueError(f"bidirectional_epochs={epochs}: want 0 or more, and 0 without tokens_per_batch.")
         if self.dropout_warmup_steps < 0:
             raise ValueError(f"dropout_warmup_steps={self.dropout_warmup_steps}: want 0 or more.")
         if self.average_last is not None and self.average_last < 1:

@@ -149,7 +149,9 @@ def build_trainer(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, encoded: d
     if data.tokens_per_batch is not None:
         updates_share = training.world_size * training.gradient_accumulation_steps
         dropout = BpeDropout(tokenizer, data.bpe_dropout) if data.bpe_dropout else None
-        train = TokenBatches(train, data.tokens_per_batch, training.seed, updates_share, dropout)
+        train = TokenBatches(
+            train, data.tokens_per_batch, training.seed, updates_share, dropout, data.bidirectional_epochs
+        )
     model = VanillaTransformerForConditionalGeneration(recipe.config)
     model.generation_config = training.generation_config = recipe.generation
     quicken(model)

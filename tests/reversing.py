@@ -22,6 +22,14 @@ def padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": ids.ne(PAD).long()}
 
 
+@torch.no_grad()
+def log_prob(model, source: list[int], target: list[int]) -> float:
+    """log P of a whole target by one plain forward pass, without a cache."""
+    decoder = torch.tensor([[START, *target[:-1]]])
+    logits = model(**padded([source]), decoder_input_ids=decoder, use_cache=False).logits
+    return float(logits.double().log_softmax(-1)[0].gather(1, torch.tensor(target)[:, None]).sum())
+
+
 def train_to_reverse(model, steps: int = 100, share: Callable[[int], float] = lambda step: 1.0):
     """100 steps half teach it; a few hundred with a rate that falls, `share(step)` of its peak, teach it wholly."""
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))

@@ -98,6 +98,23 @@ def test_each_epoch_has_every_pair_in_other_pieces_and_as_many_batches(tokenizer
     assert list(batches(tokenizer, seed=2)[1]) != seen[0]
 
 
+def test_pairs_that_are_turned_around_are_in_other_pieces_too(tokenizer):
+    texts, _ = batches(tokenizer)
+    pairs = encode_pairs(Dataset.from_dict({"source": texts, "target": [t.upper() for t in texts]}), tokenizer)
+    ours = TokenBatches(pairs, 256, 1, bpe_dropout=BpeDropout(tokenizer, 0.2), bidirectional_epochs=1)
+    examples = [example for index in range(len(ours)) for example in ours[index]]
+    sides = ("input_ids", "labels")
+    found = [[tokenizer.decode(example[side], skip_special_tokens=True) for side in sides] for example in examples]
+    turned = [source.isupper() for source, _ in found]
+    assert sorted(min(pair, key=str.isupper) for pair in found) == sorted(texts)
+    assert all(pair[0].lower() == pair[1].lower() and pair[0] != pair[1] for pair in found)
+    assert 160 <= sum(turned) <= 240
+    lengths = np.array([[len(example[side]) for example in examples] for side in sides])
+    assert sorted(zip(*lengths.tolist(), strict=True)) == sorted(
+        zip(ours.plan.source_lengths.tolist(), ours.plan.target_lengths.tolist(), strict=True)
+    )
+
+
 @pytest.mark.parametrize("p", [-0.1, 1, 1.5])
 def test_a_probability_out_of_range_is_refused(tokenizer, p):
     with pytest.raises(ValueError, match=re.escape(f"bpe_dropout={p}: want a probability")):

@@ -196,6 +196,32 @@ def test_multi30k_batches_of_4096_are_less_than_a_tenth_padding(tmp_path):
     assert batches.plan.padding() == pytest.approx(1 - real / padded)
 
 
+def test_in_the_first_epochs_half_of_the_pairs_others_in_each_are_turned_around():
+    given = encoded(*random_lengths())
+    rows = [(row["input_ids"], row["labels"]) for row in given]
+
+    def epoch_of(ours, epoch):
+        ours.set_epoch(epoch)
+        items = [ours[index] for index in range(len(ours))]
+        found = [(example["input_ids"], example["labels"]) for item in items for example in item]
+        assert all(len(item) * max(len(side) for e in item for side in e.values()) <= 512 for item in items)
+        padded = [len(item) * max(len(e[side]) for e in item) for item in items for side in item[0]]
+        assert ours.plan.padding(epoch) == pytest.approx(1 - sum(map(len, sum(rows, ()))) / sum(padded))
+        turned = [target[0] >= 1000 for _, target in found]
+        assert sorted(row[::-1] if turn else row for row, turn in zip(found, turned, strict=True)) == sorted(rows)
+        return items, {row[1][0] for row, turn in zip(found, turned, strict=True) if turn}
+
+    ours, plain = TokenBatches(given, 512, bidirectional_epochs=2), TokenBatches(given, 512)
+    (_, turned), (second, others) = epoch_of(ours, 0), epoch_of(ours, 1)
+    assert 437 <= len(turned) <= 563 and 437 <= len(others) <= 563  # 500 and four standard deviations
+    assert 187 <= len(turned & others) <= 313  # 250 likewise, of those that are turned twice
+    assert epoch_of(ours, 2) == epoch_of(plain, 2) == (epoch_of(plain, 2)[0], set())
+    resumed = TokenBatches(given, 512, bidirectional_epochs=2)
+    assert epoch_of(resumed, 1)[0] == second != epoch_of(TokenBatches(given, 512, 1, bidirectional_epochs=2), 1)[0]
+    with pytest.raises(ValueError, match="bidirectional_epochs is -1, wanted 0 or more"):
+        TokenBatches(given, 512, bidirectional_epochs=-1)
+
+
 def test_lengths_come_from_a_selection_too():
     chosen = encoded(*random_lengths()).select([7, 3, 900, 5]).add_column("other", ["x"] * 4)
     batches = TokenBatches(chosen, 1000)

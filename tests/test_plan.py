@@ -39,3 +39,9 @@ def test_muon_keeps_one_moment_for_a_matrix():
     """In bytes (63,082,496 · 4 - 44,040,192) · 4: base has 18 · 4 · 512² + 12 · 2 · 512 · 2048 weights in matrices."""
     text = plan(load_recipe(CONFIGS / "base.yaml", ["muon=true"]))
     assert "0.78 GiB for weights, gradients and Muon's moment or Adam's two" in text
+
+
+def test_epochs_in_both_directions_are_part_of_the_plan():
+    text = plan(load_recipe(CONFIGS / "multi30k_tiny.yaml", ["bidirectional_epochs=30"]))
+    assert "in both directions for the first 30 epochs" in text
+    assert "in both directions" not in plan(load_recipe(CONFIGS / "base.yaml"))

@@ -143,6 +143,11 @@ WRONG = {
         {"bpe_dropout": 0.1, "position_encoding": "learned"},
         "makes sentences longer",
     ),
+    "epochs back": ({"bidirectional_epochs": -1}, "bidirectional_epochs=-1: want 0 or more"),
+    "sentences turned around": (
+        {"bidirectional_epochs": 3, "tokens_per_batch": None},
+        "0 without tokens_per_batch",
+    ),
     "dropout's rise": ({"dropout_warmup_steps": -1}, "dropout_warmup_steps=-1: want 0 or more"),
     "the rest of Muon": ({"muon": True, "optim": "adafactor"}, "muon=true with optim=adafactor: want adamw_torch"),
     "shards of Muon": ({"muon": True, "fsdp": "full_shard"}, "muon=true with fsdp or deepspeed"),

@@ -1,16 +1,13 @@
 """A trace of one run: the run's own numbers, each of which a reader can recompute; and nothing stays behind."""
 
-import copy
-from contextlib import contextmanager
-
 import pytest
 import torch
 from conftest import build_model
 from recompute import recompute
+from recorded import CASES, END, SOURCES, TARGETS, assert_close, case, padded
 from stock import byte_tokenizer, tiny_marian
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
-from transformers.masking_utils import eager_mask
+from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 from transformers.trainer_pt_utils import LabelSmoother
 
 from hf_attention import LabelSmoothedCrossEntropy, VanillaTransformerConfig, VanillaTransformerModel, trace
@@ -18,47 +15,10 @@ from hf_attention import VanillaTransformerForConditionalGeneration as Model
 from hf_attention.tokenization import train_tokenizer
 
 
-PAD, START, END = 0, 1, 2
-SOURCES, TARGETS = [[3, 4, 5, 2], [6, 2]], [[7, 3, 2], [4, 5, 6, 3, 2]]
-CASES = {  # fields of the model, sources, targets
-    "the toy": ({"vocab_size": 5}, [[3, 4, 2], [4, 2]], [[4, 3, 2], [4, 2]]),
-    "three heads, lengths that differ": ({"d_model": 12, "num_heads": 3}, SOURCES, TARGETS),
-    "one sentence": ({"num_layers": 1}, [[3, 4, 5, 2]], [[7, 2]]),
-    "one word": ({"num_layers": 1}, [[2]], [[2]]),
-    "d_k is not d_v": ({"d_k": 3, "d_v": 5}, SOURCES, TARGETS),
-    "learned positions": ({"position_encoding": "learned", "max_position_embeddings": 6}, SOURCES, TARGETS),
-    "untied": ({"tie_word_embeddings": False, "num_decoder_layers": 1}, SOURCES, TARGETS),
-    "no two sizes alike": ({"num_heads": 3, "d_k": 5, "d_v": 7, "d_model": 10, "d_ff": 13}, SOURCES, TARGETS),
-}
-
-
-def padded(sources, targets) -> dict[str, torch.Tensor]:
-    """One batch, padded on the right by hand."""
-    width, length = max(map(len, sources)), max(map(len, targets))
-    return {
-        "input_ids": torch.tensor([row + [PAD] * (width - len(row)) for row in sources]),
-        "attention_mask": torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in sources]),
-        "labels": torch.tensor([row + [-100] * (length - len(row)) for row in targets]),
-    }
-
-
-def case(name, **more):
-    fields, sources, targets = CASES[name]
-    return build_model(**{**fields, **more}), sources, targets
-
-
 @pytest.fixture(scope="module")
 def toy_trace():
-    return trace(*with_ids(case("the toy")), backward=True, search=False)
-
-
-def with_ids(given):
-    model, sources, targets = given
-    return model, None, sources, targets
-
-
-def assert_close(what, found, expected):
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5, msg=lambda message: f"{what}\n{message}")
+    model, sources, targets = case("the toy")
+    return trace(model, None, sources, targets, backward=True, search=False)
 
 
 def hooks_of(model):
@@ -267,317 +227,6 @@ def test_report_27_attention_comes_with_the_default_load(tmp_path):
     assert model.config._attn_implementation == "sdpa"
 
 
-# -- Gradients --------------------------------------------------------------------------------------------------------
-
-
-WITHOUT_GRADIENT = {
-    *("source.input_ids", "source.attention_mask", "target.labels", "target.decoder_input_ids"),
-    *("loss.targets", "loss.counted", "loss.plain_per_token", "loss.divisor", "loss.plain"),
-}
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-def test_all_that_the_loss_is_made_of_has_a_gradient_and_parameters_keep_theirs(frozen):
-    model, sources, targets = case("learned positions")
-    for i, parameter in enumerate(model.parameters()):
-        parameter.requires_grad_(not frozen)
-        parameter.grad = torch.full_like(parameter, i) if i % 2 else None
-    found = trace(model, None, sources, targets, backward=True, search=False)
-    without = {name for name, tensor in found.items() if tensor.gradient is None}
-    assert without == WITHOUT_GRADIENT | {name for name in found if name.endswith("mask")}
-    assert {tensor.gradient.shape for tensor in found.values() if tensor.name.endswith(".q")} == {(2, 4, 8), (2, 5, 8)}
-    for i, parameter in enumerate(model.parameters()):
-        assert parameter.requires_grad is not frozen
-        assert parameter.grad is None if i % 2 == 0 else parameter.grad.eq(i).all()
-
-
-def test_inference_mode_outside_takes_no_gradient_away():
-    model, sources, targets = case("the toy")
-    plain = trace(model, None, sources, targets, backward=True, search=False)
-    with torch.inference_mode():
-        inside = trace(model, None, sources, targets, backward=True, search=False)
-    name = "encoder.embed_tokens.rows"
-    assert torch.equal(inside[name].gradient, plain[name].gradient)
-
-
-def test_a_config_that_samples_is_traced_by_search_and_says_so(caplog):
-    model, sources, targets = case("the toy")
-    model.generation_config.update(do_sample=True, num_return_sequences=3)
-    with caplog.at_level("WARNING"):
-        found = trace(model, None, sources, targets, max_new_tokens=3)
-    assert "do_sample=True: traced is the search without it" in caplog.text
-    model.generation_config.update(do_sample=False, num_return_sequences=1)
-    assert found.info["searches"] == trace(model, None, sources, targets, max_new_tokens=3).info["searches"]
-    with pytest.raises(ValueError, match="do_sample is True, wanted False"):
-        trace(model, None, sources, targets, do_sample=True)
-
-
-def test_without_backward_there_are_none():
-    found = trace(*with_ids(case("the toy")), search=False)
-    assert {tensor.gradient for tensor in found.values()} == {None}
-
-
-def test_gradients_lead_to_those_of_the_parameters():
-    """For y = x Wᵀ + b the gradient of W is Σ dyᵀ x and that of b is Σ dy: so the stock backward pass confirms dy."""
-    model, sources, targets = case("untied")
-    batch = padded(sources, targets)
-    model.zero_grad()
-    LabelSmoother(epsilon=0.1)({"logits": model(**batch).logits}, batch["labels"]).backward()
-    right = {name.removeprefix("model."): parameter.grad for name, parameter in model.named_parameters()}
-    found = trace(model, None, sources, targets, backward=True, search=False)
-
-    edges = {"lm_head": ("decoder.output", "lm_head.logits")}
-    for layer in ("encoder.layers.0", "encoder.layers.1", "decoder.layers.0"):
-        for kind in ("self_attn", "cross_attn") if layer.startswith("decoder") else ("self_attn",):
-            at = f"{layer}.{kind}"
-            edges[f"{at}.q_proj"] = f"{at}.input", f"{at}.q"
-            edges[f"{at}.k_proj"] = edges[f"{at}.v_proj"] = None
-            for part in "kv":
-                edges[f"{at}.{part}_proj"] = f"{at}.{'memory' if kind == 'cross_attn' else 'input'}", f"{at}.{part}"
-            edges[f"{at}.out_proj"] = f"{at}.concat", f"{at}.output"
-        after = "cross_attn" if layer.startswith("decoder") else "self_attn"
-        edges[f"{layer}.feed_forward.fc1"] = f"{layer}.{after}_add_norm.output", f"{layer}.feed_forward.inner"
-        edges[f"{layer}.feed_forward.fc2"] = f"{layer}.feed_forward.relu", f"{layer}.feed_forward.output"
-    assert set(edges) == {name.removesuffix(".weight") for name in right if right[name].ndim == 2} - {
-        "encoder.embed_tokens",
-        "decoder.embed_tokens",
-    }
-    for module, (before, after) in edges.items():
-        x, dy = found[before].value.flatten(0, 1), found[after].gradient.flatten(0, 1)
-        assert_close(module, dy.T @ x, right[f"{module}.weight"])
-        if f"{module}.bias" in right:
-            assert_close(module, dy.sum(0), right[f"{module}.bias"])
-    for stack, ids in (("encoder", "source.input_ids"), ("decoder", "target.decoder_input_ids")):
-        table = torch.zeros(11, 8).index_add(
-            0, found[ids].value.flatten(), found[f"{stack}.embed_tokens.rows"].gradient.flatten(0, 1)
-        )
-        torch.testing.assert_close(table, right[f"{stack}.embed_tokens.weight"])
-
-
-class Nudge:
-    """Adds ε to one number of a run. An attention function of the test's own, in float64, nudges inside attention."""
-
-    def __init__(self):
-        self.where, self.at, self.by = None, None, 0.0
-
-    def __call__(self, where, value, scale=1.0):
-        if where != self.where:
-            return value
-        value = value.double()  # sinusoids are float32 in any model
-        value[self.at] += self.by * scale
-        return value
-
-    def attend(self, module, query, key, value, attention_mask, scaling, **kwargs):
-        here = self.paths[module]
-        query, key, value = (self(f"{here}.{n}_heads", v) for n, v in (("q", query), ("k", key), ("v", value)))
-        query, key, value = (
-            self(f"{here}.{n}_split", v.transpose(1, 2)).transpose(1, 2)
-            for n, v in (("q", query), ("k", key), ("v", value))
-        )
-        scores = self(f"{here}.scores", self(f"{here}.products", query @ key.transpose(2, 3)) * scaling)
-        scores = scores if attention_mask is None else scores + attention_mask
-        weights = self(f"{here}.weights", self(f"{here}.masked_scores", scores).softmax(-1))
-        return self(f"{here}.heads", weights @ value).transpose(1, 2), weights
-
-
-NUDGE = Nudge()
-
-
-def _attend(*args, **kwargs):
-    return NUDGE.attend(*args, **kwargs)
-
-
-AttentionInterface.register("nudged", _attend)
-AttentionMaskInterface.register("nudged", eager_mask)
-
-
-@contextmanager
-def nudging(model):
-    """`model` with hooks that nudge what enters or leaves its modules, for the tensors whose name is a module's."""
-    NUDGE.paths = {module: name.removeprefix("model.") for name, module in model.named_modules()}
-    handles = []
-
-    def leaving(path, name, scale=1.0):
-        def hook(module, args, output):
-            whole = hasattr(output, "last_hidden_state")
-            nudged = NUDGE(name, output.last_hidden_state if whole else output, scale)
-            if whole:
-                output.last_hidden_state = nudged
-            return output if whole else nudged
-
-        handles.append(model.get_submodule(path).register_forward_hook(hook))
-
-    def entering(path, name):
-        hook = model.get_submodule(path).register_forward_pre_hook(lambda module, args: (NUDGE(name, args[0]),))
-        handles.append(hook)
-
-    for stack in ("encoder", "decoder"):
-        leaving(f"model.{stack}.embed_tokens", f"{stack}.embed_tokens.rows", scale=model.config.d_model**0.5)
-        leaving(f"model.{stack}.embed_positions", f"{stack}.embed_positions.output")
-        leaving(f"model.{stack}", f"{stack}.output")
-        entering(f"model.{stack}.dropout", f"{stack}.sum")
-    entering("model.decoder.layers.0.feed_forward.fc2", "decoder.layers.0.feed_forward.relu")
-    entering("model.decoder.layers.1.cross_attn.out_proj", "decoder.layers.1.cross_attn.concat")
-    entering("model.encoder.layers.0.self_attn_add_norm.norm", "encoder.layers.0.self_attn_add_norm.sum")
-    leaving("model.encoder.layers.1.self_attn_add_norm.norm", "encoder.layers.1.self_attn_add_norm.output")
-    leaving("lm_head", "lm_head.logits")
-    yield
-    for handle in handles:
-        handle.remove()
-
-
-@pytest.fixture(scope="module")
-def nudged_case():
-    model, sources, targets = case("d_k is not d_v")
-    found = trace(model, None, sources, targets, backward=True, search=False)
-    model = copy.deepcopy(model).double()
-    model.set_attn_implementation("nudged")
-    batch = padded(sources, targets)
-
-    def loss() -> float:
-        with torch.no_grad():
-            logits = model(**batch).logits.flatten(0, 1)
-            return float(torch.nn.functional.cross_entropy(logits, batch["labels"].flatten(), label_smoothing=0.1))
-
-    with nudging(model):
-        yield found, loss
-
-
-INSIDE = ["q_split", "q_heads", "k_heads", "v_split", "products", "scores", "masked_scores", "weights", "heads"]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("encoder.embed_tokens.rows", "encoder.embed_positions.output", "decoder.embed_positions.output"),
-        *("decoder.embed_tokens.rows", "decoder.sum", "encoder.output", "decoder.output", "lm_head.logits"),
-        *("encoder.layers.0.self_attn_add_norm.sum", "encoder.layers.1.self_attn_add_norm.output"),
-        *("decoder.layers.0.feed_forward.relu", "decoder.layers.1.cross_attn.concat"),
-        *(f"encoder.layers.0.self_attn.{name}" for name in INSIDE),
-        *(f"decoder.layers.0.self_attn.{name}" for name in INSIDE),
-        *(f"decoder.layers.1.cross_attn.{name}" for name in INSIDE),
-    ],
-)
-def test_gradients_are_what_a_small_change_does_to_the_loss(name, nudged_case):
-    found, loss = nudged_case
-    gradient = found[name].gradient
-    # The largest, and some at random.
-    some = torch.randperm(gradient.numel(), generator=torch.Generator().manual_seed(0))[:4].tolist()
-    places = {int(gradient.abs().argmax()), *some}
-    for place in places:
-        NUDGE.where, NUDGE.at = name, torch.unravel_index(torch.tensor(place), gradient.shape)
-        losses = []
-        for NUDGE.by in (1e-5, -1e-5):
-            losses.append(loss())
-        NUDGE.where = None
-        expected = (losses[0] - losses[1]) / 2e-5
-        assert float(gradient.flatten()[place]) == pytest.approx(expected, rel=1e-3, abs=1e-6)
-    assert gradient.abs().max() > 1e-5
-
-
-def test_the_last_gradients_are_known_by_hand(toy_trace):
-    """d loss / d log p(w) = -target(w) / divisor; d loss / d per-token = 1 / divisor; d loss / d loss = 1."""
-    divisor = 5  # labels of three and two
-    assert int(toy_trace["loss.divisor"].value) == divisor
-    expected = -toy_trace["loss.targets"].value / divisor
-    torch.testing.assert_close(toy_trace["lm_head.log_probs"].gradient, expected)
-    torch.testing.assert_close(toy_trace["loss.per_token"].gradient, torch.full((2, 3), 1 / divisor))
-    assert toy_trace["loss.total"].gradient == 1
-    probabilities = toy_trace["lm_head.logits"].value.softmax(-1)
-    residue = (probabilities - toy_trace["loss.targets"].value) * toy_trace["loss.counted"].value[..., None]
-    torch.testing.assert_close(toy_trace["lm_head.logits"].gradient, residue / divisor)
-
-
-def test_gradient_checkpointing_hides_nothing_and_stays_on():
-    model, sources, targets = case("untied")
-    plain = trace(model, None, sources, targets, backward=True, training=True, search=False)
-    model.activation_checkpointing_enable()
-    found = trace(model, None, sources, targets, backward=True, training=True, search=False)
-    assert model.is_activation_checkpointing
-    for name, tensor in plain.items():
-        assert torch.equal(found[name].value, tensor.value)
-        assert tensor.gradient is None or torch.equal(found[name].gradient, tensor.gradient)
-
-
-# -- What if? ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if name != "one word"])
-def test_changing_a_later_target_word_moves_nothing_before_it(name):
-    model, sources, targets = case(name)
-    found = trace(model, None, sources, targets, search=False)
-    what_if = found.info["counterfactual"]
-    sentence, place = what_if["sentence"], what_if["label_position"]
-    assert what_if["from"] == targets[sentence][place] != what_if["to"]
-    assert what_if["to"] not in (PAD, START, END) and what_if["decoder_position"] == place + 1
-    changed = copy.deepcopy(targets)
-    changed[sentence][place] = what_if["to"]
-
-    # Two untraced runs.
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        first, second = (
-            model(**padded(sources, each), output_hidden_states=True, output_attentions=True)
-            for each in (targets, changed)
-        )
-    moved = {row["name"]: row["first"] for row in what_if["moved"]}
-    pairs = {"lm_head.logits": (first.logits, second.logits), "decoder.output": None}
-    hidden = zip(first.decoder_hidden_states[1:], second.decoder_hidden_states[1:], strict=True)
-    for layer, states in enumerate(hidden):
-        pairs[f"decoder.layers.{layer}.feed_forward_add_norm.output"] = pairs["decoder.output"] = states
-    for kind, attentions in (("self", "decoder_attentions"), ("cross", "cross_attentions")):
-        for layer, weights in enumerate(zip(first[attentions], second[attentions], strict=True)):
-            pairs[f"decoder.layers.{layer}.{kind}_attn.weights"] = [each.transpose(1, 2) for each in weights]
-    for tensor, (before, after) in pairs.items():
-        assert torch.equal(before[:, : place + 1], after[:, : place + 1])
-        assert not torch.equal(before[sentence, place + 1], after[sentence, place + 1])
-        assert moved[tensor] == place + 1
-    assert torch.equal(first.encoder_last_hidden_state, second.encoder_last_hidden_state)
-
-    # The label itself is the first to move, and then what is read after it.
-    assert all(where is None or where >= place for where in moved.values())
-    at_the_label = {name for name, where in moved.items() if where == place}
-    assert at_the_label <= {"target.labels", "loss.targets", "loss.per_token", "loss.plain_per_token"}
-    assert {name for name, where in moved.items() if where is None} <= {
-        *("loss.plain", "loss.total"),
-        *(f"decoder.layers.{i}.self_attn.{part}" for i in range(2) for part in ("products", "scores")),
-    }
-    assert not [name for name in moved if name.startswith(("encoder.", "source."))]
-    expected = {name for name in found if name.startswith(("decoder.", "lm_head.", "loss."))}
-    assert expected == {name for name in [*moved, *what_if["still"]] if not name.startswith("target.")}
-
-
-def test_what_moves_where_nobody_may_look_is_counted():
-    """Keys of later words do move the scores of earlier queries; the look-ahead mask then hides exactly these."""
-    model, sources, _ = case("one sentence")
-    targets, changed = [[7, 3, 4, 2]], [[7, 3, 5, 2]]
-    first, second = (trace(model, None, sources, each, search=False) for each in (targets, changed))
-    what_if = first.info["counterfactual"]
-    assert (what_if["label_position"], what_if["from"], what_if["to"]) == (2, 4, 5)
-    hidden = {row["name"]: row["hidden"] for row in what_if["moved"]}
-    for part in ("products", "scores"):
-        name = f"decoder.layers.0.self_attn.{part}"
-        differ = first[name].value.ne(second[name].value)
-        assert hidden[name] == int(differ[..., :3, 3].sum()) == 2 * 3  # heads × earlier queries
-    assert not any(count for name, count in hidden.items() if not name.endswith(("products", "scores")))
-
-
-@pytest.mark.parametrize(
-    ("vocabulary", "targets"), [(5, [[2]]), (4, [[3, 3, 2]]), (5, [[2], [2]]), (5, [[1, 0, 2]]), (5, [[3]])]
-)
-def test_without_a_word_to_change_there_is_no_counterfactual(vocabulary, targets):
-    model = build_model(vocab_size=vocabulary, num_layers=1)
-    found = trace(model, None, [[3, 2]] * len(targets), targets, search=False)
-    assert found.info["counterfactual"] is None
-
-
-def test_the_word_that_changes_is_one_that_is_read_by_a_position_that_counts():
-    """The word 3 of the first target is its last label: no further prediction depends on it."""
-    found = trace(build_model(num_layers=1), None, [[3, 2]] * 2, [[3], [4, 5, 2]], search=False)
-    what_if = found.info["counterfactual"]
-    assert (what_if["sentence"], what_if["label_position"], what_if["from"]) == (1, 1, 5)
-
-
 # -- Words and parameters ---------------------------------------------------------------------------------------------
 
 
@@ -759,6 +408,18 @@ def test_a_wrapper_around_a_box_of_figure_1_is_refused():
     merged = wrapped.merge_and_unload()
     assert not hooks_of(merged)
     trace(merged, None, SOURCES, TARGETS, search=False)
+
+
+def test_a_config_that_samples_is_traced_by_search_and_says_so(caplog):
+    model, sources, targets = case("the toy")
+    model.generation_config.update(do_sample=True, num_return_sequences=3)
+    with caplog.at_level("WARNING"):
+        found = trace(model, None, sources, targets, max_new_tokens=3)
+    assert "do_sample=True: traced is the search without it" in caplog.text
+    model.generation_config.update(do_sample=False, num_return_sequences=1)
+    assert found.info["searches"] == trace(model, None, sources, targets, max_new_tokens=3).info["searches"]
+    with pytest.raises(ValueError, match="do_sample is True, wanted False"):
+        trace(model, None, sources, targets, do_sample=True)
 
 
 # -- Nothing stays behind ---------------------------------------------------------------------------------------------
