@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import BatchEncoding, DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 
 from .bpe_dropout import BpeDropout, Sentences
-from .tokenization import check_positive
+from .tokenization import check_not_negative, check_positive
 
 
 logger = logging.getLogger(__name__)
@@ -102,8 +102,7 @@ class BatchPlan:
     ):
         check_positive("tokens_per_batch", tokens_per_batch)
         check_positive("multiple_of", multiple_of)
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"seed is {seed!r}, wanted an integer that is not negative")
+        check_not_negative("seed", seed)
         if len(source_lengths) == 0:
             raise ValueError("no pairs to make batches of")
         self.tokens_per_batch, self.seed = tokens_per_batch, seed
@@ -216,8 +215,7 @@ class TokenBatches(torch.utils.data.Dataset):
     ):
         if not isinstance(dataset, Dataset):
             dataset = Dataset.from_list([dict(example) for example in dataset])
-        if bidirectional_epochs < 0:
-            raise ValueError(f"bidirectional_epochs is {bidirectional_epochs!r}, wanted 0 or more")
+        check_not_negative("bidirectional_epochs", bidirectional_epochs)
         if missing := {"input_ids", "labels"} - set(dataset.column_names):
             raise ValueError(f"the dataset has no column {sorted(missing)}, it has {dataset.column_names}")
         self.dataset = dataset.select_columns(["input_ids", "labels"]).with_format(None)

@@ -270,9 +270,9 @@ def fit(name: str, value: Any, hint: Any) -> Any:
         kind = typing.get_origin(option) or option
         if kind is typing.Literal and value in typing.get_args(option):
             return value
-        if not isinstance(kind, type):
+        if not isinstance(kind, type) or (isinstance(value, bool) and kind is not bool):  # to Python, True is an int
             continue
-        if kind in (int, float) and not isinstance(value, bool):
+        if kind in (int, float):
             number = _number(value)
             if number is not None and (kind is float or number.is_integer()):
                 return kind(number)

@@ -152,6 +152,11 @@ def build_trainer(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, encoded: d
         train = TokenBatches(
             train, data.tokens_per_batch, training.seed, updates_share, dropout, data.bidirectional_epochs
         )
+        steps, updates = training.max_steps, len(train) / updates_share  # of the run, and of an epoch
+        epochs = steps / updates if steps > 0 else training.num_train_epochs
+        if 0 < epochs <= data.bidirectional_epochs:
+            message = "bidirectional_epochs=%d, but the run has %.1f epochs: none is for one direction alone"
+            logger.warning(message, data.bidirectional_epochs, epochs)
     model = VanillaTransformerForConditionalGeneration(recipe.config)
     model.generation_config = training.generation_config = recipe.generation
     quicken(model)
@@ -199,14 +204,20 @@ def train(trainer: Seq2SeqTrainer, checkpoint: str | None) -> None:
         trainer.train(resume_from_checkpoint=checkpoint)
         return
     logger.info("%s is the last of this run: there is nothing left to train", checkpoint)
+    state = _state(checkpoint)
+    trainer.state.epoch, trainer.state.global_step = state["epoch"], state["global_step"]  # scores name their epoch
     trainer.model.load_state_dict(type(trainer.model).from_pretrained(checkpoint).state_dict())
 
 
 def _is_last(checkpoint: str, training: Seq2SeqTrainingArguments) -> bool:
-    state = json.loads(Path(checkpoint, "trainer_state.json").read_text(encoding="utf-8"))
+    state = _state(checkpoint)
     if training.max_steps > 0:
         return state["global_step"] >= training.max_steps
     return state["global_step"] >= state["max_steps"] and state["num_train_epochs"] >= training.num_train_epochs
+
+
+def _state(checkpoint: str) -> dict[str, Any]:
+    return json.loads(Path(checkpoint, "trainer_state.json").read_text(encoding="utf-8"))
 
 
 def evaluate_test(trainer: Seq2SeqTrainer, test: Dataset, name: str = "test") -> dict[str, Any]:

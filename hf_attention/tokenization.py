@@ -148,6 +148,12 @@ def check_positive(name: str, value: int) -> None:
         raise ValueError(f"{name} is {value!r}, wanted a positive integer")
 
 
+def check_not_negative(name: str, value: int) -> None:
+    """`ValueError` unless `value` is a positive integer or 0."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name} is {value!r}, wanted an integer that is not negative")
+
+
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Beside and renamed: whole where the folder is new, file by file where it exists, so nobody reads half a file."""
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -218,8 +218,9 @@ def test_in_the_first_epochs_half_of_the_pairs_others_in_each_are_turned_around(
     assert epoch_of(ours, 2) == epoch_of(plain, 2) == (epoch_of(plain, 2)[0], set())
     resumed = TokenBatches(given, 512, bidirectional_epochs=2)
     assert epoch_of(resumed, 1)[0] == second != epoch_of(TokenBatches(given, 512, 1, bidirectional_epochs=2), 1)[0]
-    with pytest.raises(ValueError, match="bidirectional_epochs is -1, wanted 0 or more"):
-        TokenBatches(given, 512, bidirectional_epochs=-1)
+    for wrong in (-1, 1.5, True, None, "2"):
+        with pytest.raises(ValueError, match=f"bidirectional_epochs is {wrong!r}, wanted an integer that is not neg"):
+            TokenBatches(given, 512, bidirectional_epochs=wrong)
 
 
 def test_lengths_come_from_a_selection_too():

@@ -144,6 +144,8 @@ WRONG = {
         "makes sentences longer",
     ),
     "epochs back": ({"bidirectional_epochs": -1}, "bidirectional_epochs=-1: want 0 or more"),
+    "epochs that are no number": ({"bidirectional_epochs": True}, "bidirectional_epochs=True: want int"),
+    "a rate that is no number": ({"learning_rate": True}, "learning_rate=True: want float"),
     "sentences turned around": (
         {"bidirectional_epochs": 3, "tokens_per_batch": None},
         "0 without tokens_per_batch",

@@ -169,11 +169,15 @@ def test_a_dataset_by_name_with_a_translation_column(tmp_path):
 
 
 def test_a_finished_run_is_not_trained_on(tmp_path, corpus):
-    assert train(tmp_path, corpus, "output_dir=run", "max_steps=2", eval_strategy="no").returncode == 0
+    fields = {"output_dir": "run", "max_steps": 2, "eval_strategy": "no", "bidirectional_epochs": 3}
+    done = train(tmp_path, corpus, **fields)
+    assert done.returncode == 0 and "bidirectional_epochs=3, but the run has 0." in done.stderr, done.stderr
     before = (tmp_path / "run" / "model.safetensors").read_bytes()
-    again = train(tmp_path, corpus, "--resume", "output_dir=run", "max_steps=2", eval_strategy="no")
+    epoch = json.loads((tmp_path / "run" / "results.json").read_text())["epoch"]
+    again = train(tmp_path, corpus, "--resume", **fields)
     assert again.returncode == 0 and "nothing left to train" in again.stderr and "test BLEU" in again.stdout
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["epoch"] == epoch > 0
     assert not (tmp_path / "run" / "checkpoint-3").exists()
 
 
