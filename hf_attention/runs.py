@@ -74,7 +74,7 @@ def last_whole_checkpoint(folder: Path) -> str | None:
     """The newest checkpoint in a run's folder; one that a killed process has left half written is passed over."""
     for checkpoint in reversed(checkpoints_of(folder) if folder.is_dir() else []):
         try:
-            json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))  # the Trainer writes it last
+            _state(checkpoint)  # the Trainer writes it last
             return str(checkpoint)
         except (OSError, ValueError):
             logger.warning("%s is not whole: the run was stopped while writing it", checkpoint)
@@ -216,7 +216,7 @@ def _is_last(checkpoint: str, training: Seq2SeqTrainingArguments) -> bool:
     return state["global_step"] >= state["max_steps"] and state["num_train_epochs"] >= training.num_train_epochs
 
 
-def _state(checkpoint: str) -> dict[str, Any]:
+def _state(checkpoint: str | Path) -> dict[str, Any]:
     return json.loads(Path(checkpoint, "trainer_state.json").read_text(encoding="utf-8"))
 
 
