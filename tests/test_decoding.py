@@ -10,7 +10,7 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from hf_attention.dropout import quicken
 from hf_attention.model import decoding_vanilla_transformer
-from hf_attention.model.decoding_vanilla_transformer import ROOM, Product, QuickDecoder
+from hf_attention.model.decoding_vanilla_transformer import ROOM, LoneMemory, Memory, Product, QuickDecoder
 
 
 SHAPES = {
@@ -41,12 +41,12 @@ def calls(monkeypatch) -> list[int]:
 def test_a_packed_weight_multiplies_any_number_of_rows(bias):
     """Within 1e-5 of float64; the two operators are private to PyTorch, so this fails where they change."""
     torch.manual_seed(0)
-    weight, bias = torch.randn(1024, 512) / 512**0.5, torch.randn(1024) if bias else None
-    product = Product(weight, bias, rows=256)
-    assert product.packed is not None and Product(weight, bias, rows=4).packed is None
+    layer = torch.nn.Linear(512, 1024, bias=bias)
+    product = Product(layer, rows=256)
+    assert product.packed is not None and Product(layer, rows=4).packed is None
     for rows in (1, 4, 31, 64, 200, 255, 256, 300):
         states = torch.randn(rows, 512)
-        expected = states.double() @ weight.double().t() + (0 if bias is None else bias.double())
+        expected = states.double() @ layer.weight.double().t() + (layer.bias.double() if bias else 0)
         torch.testing.assert_close(product(states).double(), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -77,6 +77,26 @@ def test_every_logit_is_the_models_whatever_becomes_of_the_beams(fields, beams, 
         new = torch.randint(3, 11, (len(tokens), 1), generator=random)
         tokens = torch.cat([tokens, new], dim=1)
     assert sentences.tolist() == [2]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("source, kind", [([3], LoneMemory), ([3, 4, 5], LoneMemory), ([3, 4, 5, 6], Memory)])
+def test_a_short_sentence_alone_has_products_of_its_own(source, kind):
+    """With fewer than d_k = 5 tokens; the logits are the model's, of every position that hypotheses may reach."""
+    model, beams = build_model(num_heads=3, d_model=12, d_k=5, d_v=7), 4
+    for parameter in model.parameters():
+        parameter.normal_(std=0.5)  # biases too, which are 0 at first
+    inputs = padded([source])
+    decoder = QuickDecoder(model, model.model.encoder(**inputs)[0], inputs["attention_mask"], beams)
+    assert all(type(memory) is kind for memory in decoder.memories)
+    inputs = {name: rows.expand(beams, -1) for name, rows in inputs.items()}
+    tokens = torch.full((beams, 1), START)
+    for step in range(5):
+        expected = model(**inputs, decoder_input_ids=tokens, use_cache=False).logits[:, -1]
+        torch.testing.assert_close(decoder.step(tokens), expected, rtol=1e-5, atol=1e-5)
+        beam = torch.tensor([[step % 4, 0, 2, 1]])
+        decoder.follow(beam, torch.tensor([0]))
+        tokens = torch.cat([tokens[beam[0]], torch.tensor([[3], [4], [5], [6 + step]])], dim=1)
 
 
 @pytest.mark.parametrize("beams", [1, 2, 5])

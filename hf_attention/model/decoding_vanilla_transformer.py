@@ -66,9 +66,12 @@ class QuickDecoder:
         self.key_width = self.heads * config.d_k  # and that of the queries
         self.embeddings, self.decoder = decoder.embed_tokens.weight, decoder
         rows = len(memory) * beams
-        self.lm_head = Product(model.lm_head.weight, model.lm_head.bias, rows)
-        self.layers = [LayerWeights(layer, memory, self.heads, rows) for layer in decoder.layers]
+        self.lm_head = Product(model.lm_head, rows)
+        self.layers = [LayerWeights(layer, rows) for layer in decoder.layers]
         padded = memory_mask is not None and not memory_mask.all()
+        alone = len(memory) == 1 and not padded and memory.shape[1] < config.d_k
+        attend_to = LoneMemory if alone else Memory
+        self.memories = [attend_to(layer.cross_attn, memory, rows) for layer in decoder.layers]
         self.memory_mask = memory_mask[:, None, None].bool() if padded else None  # [B, 1, 1, S], True: may look
         # Positions come first, so that those which are there lie together, and their rows move in one operation.
         self.length = 0
@@ -95,11 +98,9 @@ class QuickDecoder:
         states = embedding(newest, self.embeddings) * math.sqrt(self.embeddings.shape[1])  # [R, D], §3.4
         states = states + self.positions[self.length]
         self.length += 1
-        for place, layer in enumerate(self.layers):
-            attended = layer.own_output(self._attend_to_itself(states, place, layer))
-            states = _norm(states + attended, layer.own_norm)
-            attended = layer.memory_output(self._attend_to_memory(states, layer))
-            states = _norm(states + attended, layer.memory_norm)
+        for place, (layer, memory) in enumerate(zip(self.layers, self.memories, strict=True)):
+            states = _norm(states + layer.own_output(self._attend_to_itself(states, place, layer)), layer.own_norm)
+            states = _norm(states + memory.attended_by(states, self.memory_mask), layer.memory_norm)
             inner = layer.inner(states).relu_()
             states = _norm(states + layer.outer(inner), layer.outer_norm)
         logits = self.lm_head(states)
@@ -107,11 +108,11 @@ class QuickDecoder:
 
     def _attend_to_itself(self, states: torch.Tensor, place: int, layer: "LayerWeights") -> torch.Tensor:
         """[R, D] -> [R, H·V]"""
-        projected = layer.projections(states)  # [R, 2·H·K + H·V]
         newest = self.cache[self.length - 1, place].unflatten(0, (len(states), -1))  # [R, 1, H·K + H·V], [B, k, ...]
-        newest[:] = projected[:, None, self.key_width :]
+        newest[..., : self.key_width] = layer.key(states)[:, None]
+        newest[..., self.key_width :] = layer.value(states)[:, None]
         seen = self.cache[: self.length, place, :: newest.shape[1]].transpose(0, 1)  # [R, L, H·K + H·V]
-        query = projected[:, None, : self.key_width]
+        query = layer.query(states)[:, None]
         heads = scaled_dot_product_attention(
             split_heads(query, self.heads),  # [R, H, 1, K]
             split_heads(seen[..., : self.key_width], self.heads),
@@ -120,26 +121,14 @@ class QuickDecoder:
         )
         return heads.flatten(1)
 
-    def _attend_to_memory(self, states: torch.Tensor, layer: "LayerWeights") -> torch.Tensor:
-        """[R, D] -> [R, H·V]"""
-        query = layer.memory_query(states)
-        heads = scaled_dot_product_attention(
-            split_heads(query.view(len(layer.memory_keys), -1, self.key_width), self.heads),  # [B, H, k, K]
-            layer.memory_keys,
-            layer.memory_values,
-            attn_mask=self.memory_mask,
-            scale=self.scaling,
-        )
-        return heads.transpose(1, 2).flatten(2).flatten(0, 1)
-
     def follow(self, beam: torch.Tensor, stay: torch.Tensor) -> None:
         """Goes on with the sentences that `stay`, each beam from where `beam` [B, k] says."""
         rows = (stay[:, None] * self.beams + beam[stay]).flatten()
         if len(stay) < len(beam):
             self.memory_mask = None if self.memory_mask is None else self.memory_mask[stay]
-            for layer in self.layers:
-                layer.memory_keys, layer.memory_values = layer.memory_keys[stay], layer.memory_values[stay]
-        elif self.beams == 1:
+            for memory in self.memories:
+                memory.keep(stay)
+        elif torch.equal(rows, torch.arange(len(rows), device=rows.device)):
             return
         # Into the memory of the other cache, of which fewer rows need less: new memory would be dear to touch.
         shape = (*self.cache.shape[:2], len(rows), self.cache.shape[3])
@@ -149,41 +138,80 @@ class QuickDecoder:
 
 
 class LayerWeights:
-    """What a decoder layer multiplies by, and the memory's keys and values. `rows` is how many it does that for."""
+    """What a decoder layer multiplies by at every step. `rows` is how many it does that for."""
 
-    def __init__(self, layer: nn.Module, memory: torch.Tensor, heads: int, rows: int):
-        own, cross, feed_forward = layer.self_attn, layer.cross_attn, layer.feed_forward
-        parts = (own.q_proj, own.k_proj, own.v_proj)  # one product for the three: [2·H·K + H·V, D]
-        weight, bias = torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
-        self.projections = Product(weight, bias, rows)
-        self.own_output, self.memory_query, self.memory_output, self.inner, self.outer = (
-            Product(part.weight, part.bias, rows)
-            for part in (own.out_proj, cross.q_proj, cross.out_proj, feed_forward.fc1, feed_forward.fc2)
+    def __init__(self, layer: nn.Module, rows: int):
+        own, feed_forward = layer.self_attn, layer.feed_forward
+        self.query, self.key, self.value, self.own_output, self.inner, self.outer = (
+            Product(linear, rows)
+            for linear in (own.q_proj, own.k_proj, own.v_proj, own.out_proj, feed_forward.fc1, feed_forward.fc2)
         )
         self.own_norm, self.memory_norm = layer.self_attn_add_norm.norm, layer.cross_attn_add_norm.norm
         self.outer_norm = layer.feed_forward_add_norm.norm
-        self.memory_keys = split_heads(cross.k_proj(memory), heads)  # [B, H, S, K]
-        self.memory_values = split_heads(cross.v_proj(memory), heads)  # [B, H, S, V]
+
+
+class Memory:
+    """Cross-attention of a layer, with the keys and values of `memory` [B, S, D] made once."""
+
+    def __init__(self, cross: nn.Module, memory: torch.Tensor, rows: int):
+        self.query, self.output = Product(cross.q_proj, rows), Product(cross.out_proj, rows)
+        heads = cross.q_proj.out_features // cross.d_k
+        self.keys = split_heads(cross.k_proj(memory), heads)  # [B, H, S, K]
+        self.values = split_heads(cross.v_proj(memory), heads)  # [B, H, S, V]
+        self.scaling = cross.scaling
+
+    def attended_by(self, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """[R, D] -> [R, D]; `mask` is [B, 1, 1, S]."""
+        sentences, heads = self.keys.shape[:2]
+        query = split_heads(self.query(states).unflatten(0, (sentences, -1)), heads)  # [B, H, k, K]
+        attended = scaled_dot_product_attention(query, self.keys, self.values, attn_mask=mask, scale=self.scaling)
+        return self.output(attended.transpose(1, 2).flatten(2).flatten(0, 1))
+
+    def keep(self, stay: torch.Tensor) -> None:
+        self.keys, self.values = self.keys[stay], self.values[stay]
+
+
+class LoneMemory:
+    """The same for one short sentence, with what its keys and values are multiplied by at every step.
+
+    In (x W^Q) K^T and (A V) W^O the products W^Q K^T and V W^O are the same at all steps. While S < d_k they are
+    smaller than W^Q and W^O, and a step for a few rows takes as long as reading what it multiplies by.
+    """
+
+    def __init__(self, cross: nn.Module, memory: torch.Tensor, rows: int):
+        every = Memory(cross, memory, rows)
+        keys, values = every.keys[0] * every.scaling, every.values[0]  # [H, S, K], [H, S, V]
+        self.heads = len(keys)
+        into, bias = (part.unflatten(0, (self.heads, -1)) for part in (cross.q_proj.weight, cross.q_proj.bias))
+        self.keys = (keys @ into).flatten(0, 1)  # [H·S, D]
+        self.key_bias = (keys @ bias[..., None]).flatten()  # [H·S]
+        outof = cross.out_proj.weight.t().unflatten(0, (self.heads, -1))  # [H, V, D]
+        self.values, self.value_bias = (values @ outof).flatten(0, 1), cross.out_proj.bias  # [H·S, D], [D]
+
+    def attended_by(self, states: torch.Tensor, mask: None) -> torch.Tensor:
+        """[R, D] -> [R, D]"""
+        scores = linear(states, self.keys, self.key_bias)  # [R, H·S]
+        weights = scores.unflatten(1, (self.heads, -1)).softmax(-1).flatten(1)
+        return torch.addmm(self.value_bias, weights, self.values)
+
+    def keep(self, stay: torch.Tensor) -> None:
+        """The one sentence stays, or the search is over."""
 
 
 class Product:
-    """x Wᵀ + b of a linear layer, for up to `rows` rows at every step.
+    """x Wᵀ + b of a linear `layer`, for up to `rows` rows at every step.
 
     MKL puts a weight in another order for each product. Here that is done once for all steps, where they are large
     enough, by the operators with which torch.compile packs a frozen model (torch 2.13). They have no public name and
     are not in every build: without them it is the plain product.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, rows: int):
-        self.weight, self.bias, self.packed = weight, bias, None
-        large = rows >= PACKED_ROWS and weight.numel() >= PACKED_SIZE
-        if (
-            large
-            and weight.device.type == "cpu"
-            and weight.dtype == torch.float32
-            and torch.backends.mkl.is_available()
-        ):
-            self.packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.detach(), rows)
+    def __init__(self, layer: nn.Module, rows: int):
+        self.weight, self.bias, self.packed = layer.weight, layer.bias, None
+        large = rows >= PACKED_ROWS and self.weight.numel() >= PACKED_SIZE
+        plain = self.weight.device.type == "cpu" and self.weight.dtype == torch.float32
+        if large and plain and torch.backends.mkl.is_available():
+            self.packed = torch.ops.mkl._mkl_reorder_linear_weight(self.weight.detach(), rows)
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         if self.packed is None:

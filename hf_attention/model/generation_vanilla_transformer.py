@@ -186,7 +186,8 @@ def beam_search(
                     answers[sentences[place]] = ranked.of(place[None])
         stay = (~done).nonzero()[:, 0] if may_leave else torch.arange(len(done), device=done.device)
         decoder.follow(live.rows[:, :, -1] % beams, stay)
-        live, finished, limits, sentences = live.of(stay), finished.of(stay), limits[stay], sentences[stay]
+        if len(stay) < len(done):
+            live, finished, limits, sentences = live.of(stay), finished.of(stay), limits[stay], sentences[stay]
 
     return _output(config, answers, prompt, padding, history, decoder)
 
