@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 USER_MISTAKES = (ValueError, OSError, ImportError)  # ImportError: an optional dependency that the checkpoint asks for
@@ -58,6 +58,13 @@ def keep_freed_memory() -> None:
         if mapping.endswith("[heap]"):
             start, end = (int(address, 16) for address in mapping.split()[0].split("-"))
             libc.madvise(start, end - start, advice)
+
+
+def into_heap(model: Any) -> Any:
+    """`model`, its weights moved from the pages of their file into the heap, whose pages are larger."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    return model
 
 
 def check_output_file(path: Path | None) -> None:

@@ -9,14 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import build_model
 from stock import REPOSITORY, byte_tokenizer, run_script, save_stock, tiny_marian
 from tokenizers.normalizers import Replace
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from hf_attention import translation
-from hf_attention.translation import Translator, into_heap, load_translator
+from hf_attention.translation import Translator, load_translator
 
 
 NASTY = [
@@ -319,20 +318,3 @@ def test_the_stock_model_is_worth_testing_with():
     """Its translations are not blank, and most lines have one of their own."""
     translations = {alone(line, num_beams=2) for line in NASTY if line.strip()}
     assert len(translations) > len(NASTY) / 2 and "" not in translations
-
-
-@torch.inference_mode()
-def test_another_layout_of_weights_leaves_every_value(tmp_path):
-    """Linear layers by columns, the shared table of embeddings by rows; the same logits, and saved whole."""
-    model = build_model()
-    kept = {name: weight.clone() for name, weight in model.state_dict().items()}
-    inputs = {"input_ids": torch.tensor([[3, 4, 5]]), "decoder_input_ids": torch.tensor([[1, 6]])}
-    expected = model(**inputs).logits
-    into_heap(model)
-    torch.testing.assert_close(model(**inputs).logits, expected, rtol=1e-5, atol=1e-5)
-    assert model.model.encoder.layers[0].feed_forward.fc1.weight.t().is_contiguous()
-    assert model.lm_head.weight.is_contiguous()
-    assert model.lm_head.weight.data_ptr() == model.model.decoder.embed_tokens.weight.data_ptr()
-    model.save_pretrained(tmp_path)
-    again = type(model).from_pretrained(tmp_path).state_dict()
-    assert all(torch.equal(again[name], weight) for name, weight in kept.items())

@@ -13,8 +13,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
+from ..cli import into_heap
 from ..model import VanillaTransformerForConditionalGeneration
-from ..translation import into_heap
 from .flops import search_flops
 from .orders import TranslationOrder
 from .peers import fairseq_twin, joeynmt_twin
