@@ -70,8 +70,8 @@ class QuickDecoder:
         self.layers = [LayerWeights(layer, rows) for layer in decoder.layers]
         padded = memory_mask is not None and not memory_mask.all()
         alone = len(memory) == 1 and not padded and memory.shape[1] < config.d_k
-        attend_to = LoneMemory if alone else Memory
-        self.memories = [attend_to(layer.cross_attn, memory, rows) for layer in decoder.layers]
+        attentions = [layer.cross_attn for layer in decoder.layers]
+        self.memories = [LoneMemory(cross, memory) if alone else Memory(cross, memory, rows) for cross in attentions]
         self.memory_mask = memory_mask[:, None, None].bool() if padded else None  # [B, 1, 1, S], True: may look
         # Positions come first, so that those which are there lie together, and their rows move in one operation.
         self.length = 0
@@ -155,9 +155,7 @@ class Memory:
 
     def __init__(self, cross: nn.Module, memory: torch.Tensor, rows: int):
         self.query, self.output = Product(cross.q_proj, rows), Product(cross.out_proj, rows)
-        heads = cross.q_proj.out_features // cross.d_k
-        self.keys = split_heads(cross.k_proj(memory), heads)  # [B, H, S, K]
-        self.values = split_heads(cross.v_proj(memory), heads)  # [B, H, S, V]
+        self.keys, self.values = _keys_and_values(cross, memory)  # [B, H, S, K], [B, H, S, V]
         self.scaling = cross.scaling
 
     def attended_by(self, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
@@ -178,9 +176,9 @@ class LoneMemory:
     smaller than W^Q and W^O, and a step for a few rows takes as long as reading what it multiplies by.
     """
 
-    def __init__(self, cross: nn.Module, memory: torch.Tensor, rows: int):
-        every = Memory(cross, memory, rows)
-        keys, values = every.keys[0] * every.scaling, every.values[0]  # [H, S, K], [H, S, V]
+    def __init__(self, cross: nn.Module, memory: torch.Tensor):
+        keys, values = (part[0] for part in _keys_and_values(cross, memory))  # [H, S, K], [H, S, V]
+        keys = keys * cross.scaling
         self.heads = len(keys)
         into, bias = (part.unflatten(0, (self.heads, -1)) for part in (cross.q_proj.weight, cross.q_proj.bias))
         self.keys = (keys @ into).flatten(0, 1)  # [H·S, D]
@@ -234,6 +232,12 @@ def _is_touched(part: nn.Module) -> bool:
 def split_heads(projected: torch.Tensor, heads: int) -> torch.Tensor:
     """[B, L, H·width] -> [B, H, L, width]"""
     return projected.view(*projected.shape[:2], heads, -1).transpose(1, 2)
+
+
+def _keys_and_values(cross: nn.Module, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[B, S, D] -> [B, H, S, K] and [B, H, S, V]"""
+    heads = cross.q_proj.out_features // cross.d_k
+    return split_heads(cross.k_proj(memory), heads), split_heads(cross.v_proj(memory), heads)
 
 
 def _norm(states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
