@@ -346,11 +346,18 @@ def _training_arguments(
             )
         given["per_device_train_batch_size"] = 1
         given.setdefault("train_sampling_strategy", "sequential")  # token batches shuffle themselves
+    gpu = torch.cuda.is_available() and not given.get("use_cpu")
+    workers = given.get("dataloader_num_workers", 2 if gpu else 0)
     defaults = {
         "remove_unused_columns": False,  # a batch of token batches has no columns
-        "use_cpu": not torch.cuda.is_available() and not torch.backends.mps.is_available(),  # several processes ask
-        "dataloader_pin_memory": torch.cuda.is_available(),  # without a GPU it only warns
+        "use_cpu": not gpu and not torch.backends.mps.is_available(),  # several processes ask
         "ddp_find_unused_parameters": False,  # there are none, and looking for them costs a pass over the graph
+        "logging_nan_inf_filter": False,  # waits for the device at every step, to log a mean in the place of a NaN
+        # A GPU finds its batches made, in memory from which they come by themselves.
+        "dataloader_pin_memory": gpu,
+        "accelerator_config": {"non_blocking": gpu},
+        "dataloader_num_workers": workers,
+        "dataloader_persistent_workers": workers > 0,
     }
     return Seq2SeqTrainingArguments(**{**defaults, **given})
 

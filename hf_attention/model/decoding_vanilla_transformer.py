@@ -128,8 +128,8 @@ class QuickDecoder:
             self.memory_mask = None if self.memory_mask is None else self.memory_mask[stay]
             for memory in self.memories:
                 memory.keep(stay)
-        elif torch.equal(rows, torch.arange(len(rows), device=rows.device)):
-            return
+        elif rows.device.type == "cpu" and torch.equal(rows, torch.arange(len(rows))):
+            return  # another device would have to be waited for
         # Into the memory of the other cache, of which fewer rows need less: new memory would be dear to touch.
         shape = (*self.cache.shape[:2], len(rows), self.cache.shape[3])
         moved = self.spare.view(-1)[: math.prod(shape)].view(shape)

@@ -178,13 +178,14 @@ def beam_search(
             done |= finished.scores[:, -1] > NONE
 
         # Answers are put away, and the state follows the hypotheses that live on.
-        if done.any():
+        stay = torch.arange(len(done), device=done.device)
+        if done.any():  # of a step, the only look at the device
             cut_off = live.scored(live.scores / length_penalty(length, alpha))
             ranked = _ranked(finished, cut_off, returned, padding)
             for place in done.nonzero()[:, 0]:
                 if answers[sentences[place]] is None:
                     answers[sentences[place]] = ranked.of(place[None])
-        stay = (~done).nonzero()[:, 0] if may_leave else torch.arange(len(done), device=done.device)
+            stay = stay[~done] if may_leave else stay
         decoder.follow(live.rows[:, :, -1] % beams, stay)
         if len(stay) < len(done):
             live, finished, limits, sentences = live.of(stay), finished.of(stay), limits[stay], sentences[stay]

@@ -312,6 +312,21 @@ class Stack(VanillaTransformerPreTrainedModel):
                 "(truncation=True in the tokenizer or pipeline), or a model with sinusoidal positions."
             )
 
+    def padding_mask(
+        self,
+        config: VanillaTransformerConfig,
+        hidden_states: torch.Tensor,
+        mask: torch.Tensor | None,  # [B, M], 1 for tokens and 0 for padding
+        memory: torch.Tensor | None = None,
+    ) -> Any:
+        """`mask` as the attention of `config` wants it; None where there is nothing to hide.
+
+        Whether a mask hides anything, only its values say. On a CPU the look saves work; any other device would have
+        to be waited for, at every step.
+        """
+        look = mask is None or mask.device.type == "cpu"
+        return create_bidirectional_mask(config, hidden_states, mask, memory, allow_is_bidirectional_skip=look)
+
     def config_for_call(self, kwargs: dict[str, Any]) -> VanillaTransformerConfig:
         """The config whose attention implementation serves this call.
 
@@ -348,7 +363,7 @@ class VanillaTransformerEncoder(Stack):
         """`input_ids` or `inputs_embeds` [B, S(, D)], `attention_mask` [B, S] with 1 for tokens and 0 for padding."""
         config = self.config_for_call(kwargs)
         hidden_states = self.embed(input_ids, inputs_embeds)  # [B, S, D]
-        mask = create_bidirectional_mask(config, hidden_states, attention_mask)
+        mask = self.padding_mask(config, hidden_states, attention_mask)
         for layer in self.layers:
             hidden_states = layer(hidden_states, mask, attn_implementation=config._attn_implementation, **kwargs)
         return BaseModelOutput(last_hidden_state=hidden_states)
@@ -396,7 +411,7 @@ class VanillaTransformerDecoder(Stack):
         start = own_cache.get_seq_length() if own_cache is not None else 0
         hidden_states = self.embed(input_ids, inputs_embeds, start)  # [B, T, D]
         mask = create_causal_mask(config, hidden_states, attention_mask, own_cache)
-        memory_mask = create_bidirectional_mask(config, hidden_states, encoder_attention_mask, encoder_hidden_states)
+        memory_mask = self.padding_mask(config, hidden_states, encoder_attention_mask, encoder_hidden_states)
         if memory_mask is not None and encoder_hidden_states.shape[0] != hidden_states.shape[0]:
             memory_mask = memory_mask[:, :, :1]  # the same for every query, however many hypotheses ask
         for layer in self.layers:
