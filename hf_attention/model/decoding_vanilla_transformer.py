@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import embedding, linear, scaled_dot_product_attention
+from torch.nn.functional import embedding, layer_norm, linear, scaled_dot_product_attention
 
 
 ROOM = 32  # positions that the cache can hold at first; it doubles
@@ -52,7 +52,7 @@ class QuickDecoder:
             and not touched
             and not model.training
             and model.config._attn_implementation == "sdpa"
-            and all(type(weight.data) is torch.Tensor for weight in weights)
+            and all(type(weight) is nn.Parameter for weight in weights)
             and len({(weight.device, weight.dtype) for weight in weights}) == 1
             and not torch.compiler.is_compiling()
             and not torch.is_autocast_enabled(model.device.type)
@@ -63,7 +63,6 @@ class QuickDecoder:
     def __init__(self, model: nn.Module, memory: torch.Tensor, memory_mask: torch.Tensor | None, beams: int):
         config, decoder = model.config, model.model.decoder
         self.beams, self.heads, self.scaling = beams, config.num_heads, config.d_k**-0.5
-        self.key_width = self.heads * config.d_k  # and that of the queries
         self.embeddings, self.decoder = decoder.embed_tokens.weight, decoder
         rows = len(memory) * beams
         self.lm_head = Product(model.lm_head, rows)
@@ -75,51 +74,44 @@ class QuickDecoder:
         self.memory_mask = memory_mask[:, None, None].bool() if padded else None  # [B, 1, 1, S], True: may look
         # Positions come first, so that those which are there lie together, and their rows move in one operation.
         self.length = 0
-        width = self.key_width + self.heads * config.d_v
-        self.cache = memory.new_empty(ROOM, len(self.layers), rows, width)
-        self.spare = torch.empty_like(self.cache)
-        self.positions = self._encoded_positions()
+        shape = ROOM, len(self.layers), rows, self.heads
+        self.keys = Cache(memory.new_empty(*shape, config.d_k))
+        self.values = Cache(memory.new_empty(*shape, config.d_v))
+        self.positions = self._encoded_positions(ROOM)
 
-    def _encoded_positions(self) -> torch.Tensor:
+    def _encoded_positions(self, count: int) -> torch.Tensor:
         encoding = self.decoder.embed_positions
-        known = getattr(encoding, "num_embeddings", len(self.cache))  # learned ones come to an end
-        count = torch.arange(min(len(self.cache), known), device=self.embeddings.device)
-        return encoding(count).to(self.embeddings.dtype)  # [positions, D]
+        known = getattr(encoding, "num_embeddings", count)  # learned ones come to an end
+        places = torch.arange(min(count, known), device=self.embeddings.device)
+        return encoding(places).to(self.embeddings.dtype)  # [positions, D]
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """The logits [R, vocab_size] of what follows the newest of `tokens` [R, L], whose others it has seen."""
         self.decoder.check_positions(self.length + 1)
-        if self.length == len(self.cache):
-            self.cache = torch.cat([self.cache, self.cache])  # the second half is room, whatever stands there
-            self.spare = torch.empty_like(self.cache)
-            self.positions = self._encoded_positions()
+        if self.length == len(self.keys.now):
+            self.keys.grow()
+            self.values.grow()
+            self.positions = self._encoded_positions(len(self.keys.now))
         alike = self.beams if self.length == 0 else 1  # at first, one row speaks for the k hypotheses of a sentence
         newest = tokens[::alike, -1]
         states = embedding(newest, self.embeddings) * math.sqrt(self.embeddings.shape[1])  # [R, D], §3.4
         states = states + self.positions[self.length]
         self.length += 1
         for place, (layer, memory) in enumerate(zip(self.layers, self.memories, strict=True)):
-            states = _norm(states + layer.own_output(self._attend_to_itself(states, place, layer)), layer.own_norm)
-            states = _norm(states + memory.attended_by(states, self.memory_mask), layer.memory_norm)
-            inner = layer.inner(states).relu_()
-            states = _norm(states + layer.outer(inner), layer.outer_norm)
+            states = layer_norm(states + self._attended_by(states, place, layer), *layer.own_norm)
+            states = layer_norm(states + memory.attended_by(states, self.memory_mask), *layer.memory_norm)
+            states = layer_norm(states + layer.outer(layer.inner(states).relu_()), *layer.outer_norm)
         logits = self.lm_head(states)
         return logits if alike == 1 else logits.repeat_interleave(alike, dim=0)
 
-    def _attend_to_itself(self, states: torch.Tensor, place: int, layer: "LayerWeights") -> torch.Tensor:
-        """[R, D] -> [R, H·V]"""
-        newest = self.cache[self.length - 1, place].unflatten(0, (len(states), -1))  # [R, 1, H·K + H·V], [B, k, ...]
-        newest[..., : self.key_width] = layer.key(states)[:, None]
-        newest[..., self.key_width :] = layer.value(states)[:, None]
-        seen = self.cache[: self.length, place, :: newest.shape[1]].transpose(0, 1)  # [R, L, H·K + H·V]
-        query = layer.query(states)[:, None]
-        heads = scaled_dot_product_attention(
-            split_heads(query, self.heads),  # [R, H, 1, K]
-            split_heads(seen[..., : self.key_width], self.heads),
-            split_heads(seen[..., self.key_width :], self.heads),
-            scale=self.scaling,
-        )
-        return heads.flatten(1)
+    def _attended_by(self, states: torch.Tensor, place: int, layer: "LayerWeights") -> torch.Tensor:
+        """[R, D] -> [R, D], or at first [B, D] -> [B, D]"""
+        rows, last = len(states), self.length - 1
+        query = layer.query(states).view(rows, self.heads, 1, -1)  # [R, H, 1, K]
+        keys = self.keys.put(last, place, layer.key(states))  # [R, H, L, K]
+        values = self.values.put(last, place, layer.value(states))  # [R, H, L, V]
+        heads = scaled_dot_product_attention(query, keys, values, scale=self.scaling)
+        return layer.own_output(heads.view(rows, -1))
 
     def follow(self, beam: torch.Tensor, stay: torch.Tensor) -> None:
         """Goes on with the sentences that `stay`, each beam from where `beam` [B, k] says."""
@@ -130,11 +122,38 @@ class QuickDecoder:
                 memory.keep(stay)
         elif rows.device.type == "cpu" and torch.equal(rows, torch.arange(len(rows))):
             return  # another device would have to be waited for
-        # Into the memory of the other cache, of which fewer rows need less: new memory would be dear to touch.
-        shape = (*self.cache.shape[:2], len(rows), self.cache.shape[3])
+        self.keys.take(rows, self.length)
+        self.values.take(rows, self.length)
+
+
+class Cache:
+    """The keys, or the values, of the target's positions: `now` [positions, N, R, H, width], of which L are used."""
+
+    def __init__(self, room: torch.Tensor):
+        self.now, self.spare = room, torch.empty_like(room)
+
+    def grow(self) -> None:
+        self.now = torch.cat([self.now, self.now])  # the second half is room, whatever stands there
+        self.spare = torch.empty_like(self.now)
+
+    def put(self, position: int, layer: int, newest: torch.Tensor) -> torch.Tensor:
+        """What `layer` has up to `position`, where `newest` now stands: [R, H·width] -> [R, H, L, width].
+
+        Of fewer rows than the cache has, each is put down for the k hypotheses of a sentence, and one of these is
+        returned.
+        """
+        alike = self.now.shape[2] // len(newest)
+        heads, width = self.now.shape[3:]
+        self.now[position, layer].view(-1, alike, heads, width)[:] = newest.view(-1, 1, heads, width)
+        return self.now[: position + 1, layer, ::alike].permute(1, 2, 0, 3)
+
+    def take(self, rows: torch.Tensor, length: int) -> None:
+        """Goes on with `rows`, of the first `length` positions."""
+        # Into the memory of the other one, of which fewer rows need less: new memory would be dear to touch.
+        shape = (*self.now.shape[:2], len(rows), *self.now.shape[3:])
         moved = self.spare.view(-1)[: math.prod(shape)].view(shape)
-        torch.index_select(self.cache[: self.length], 2, rows, out=moved[: self.length])
-        self.cache, self.spare = moved, self.cache
+        torch.index_select(self.now[:length], 2, rows, out=moved[:length])
+        self.now, self.spare = moved, self.now
 
 
 class LayerWeights:
@@ -142,12 +161,15 @@ class LayerWeights:
 
     def __init__(self, layer: nn.Module, rows: int):
         own, feed_forward = layer.self_attn, layer.feed_forward
+        linears = own.q_proj, own.k_proj, own.v_proj, own.out_proj, feed_forward.fc1, feed_forward.fc2
         self.query, self.key, self.value, self.own_output, self.inner, self.outer = (
-            Product(linear, rows)
-            for linear in (own.q_proj, own.k_proj, own.v_proj, own.out_proj, feed_forward.fc1, feed_forward.fc2)
+            Product(linear, rows) for linear in linears
         )
-        self.own_norm, self.memory_norm = layer.self_attn_add_norm.norm, layer.cross_attn_add_norm.norm
-        self.outer_norm = layer.feed_forward_add_norm.norm
+        after = layer.self_attn_add_norm, layer.cross_attn_add_norm, layer.feed_forward_add_norm
+        norms = (part.norm for part in after)
+        self.own_norm, self.memory_norm, self.outer_norm = (
+            (norm.normalized_shape, norm.weight, norm.bias, norm.eps) for norm in norms
+        )
 
 
 class Memory:
@@ -189,7 +211,7 @@ class LoneMemory:
     def attended_by(self, states: torch.Tensor, mask: None) -> torch.Tensor:
         """[R, D] -> [R, D]"""
         scores = linear(states, self.keys, self.key_bias)  # [R, H·S]
-        weights = scores.unflatten(1, (self.heads, -1)).softmax(-1).flatten(1)
+        weights = scores.view(len(states), self.heads, -1).softmax(-1).flatten(1)
         return torch.addmm(self.value_bias, weights, self.values)
 
     def keep(self, stay: torch.Tensor) -> None:
@@ -238,7 +260,3 @@ def _keys_and_values(cross: nn.Module, memory: torch.Tensor) -> tuple[torch.Tens
     """[B, S, D] -> [B, H, S, K] and [B, H, S, V]"""
     heads = cross.q_proj.out_features // cross.d_k
     return split_heads(cross.k_proj(memory), heads), split_heads(cross.v_proj(memory), heads)
-
-
-def _norm(states: torch.Tensor, norm: nn.Module) -> torch.Tensor:
-    return torch.layer_norm(states, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
