@@ -6,10 +6,10 @@ dispatch mode counts the operators that hand a value, or a shape which depends o
 
 import pytest
 import torch
-from conftest import build_model
+from conftest import REPOSITORY, build_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_attention.recipes import build_recipe
+from hf_attention.recipes import load_recipe
 from hf_attention.runs import build_trainer, load_data
 from hf_attention.toy import write_pig_latin
 
@@ -49,32 +49,19 @@ def test_forwards_and_backwards_nothing_is_read(attention):
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-RECIPE = {
-    "num_layers": 1,
-    "d_model": 32,
-    "d_ff": 64,
-    "num_heads": 2,
-    "vocab_size": 300,
-    "train_files": ["train.en", "train.pig"],
-    "tokens_per_batch": 256,
-    "source_lang": "en",
-    "target_lang": "pig",
-    "warmup_steps": 20,
-    "label_smoothing_factor": 0.1,
-    "eval_strategy": "no",
-    "save_strategy": "no",
-    "logging_steps": 100,
-    "report_to": "none",
-    "dataloader_num_workers": 1,  # its process knows the epoch from a tensor, which is no device's
-}
+SMALL = [
+    *("num_layers=1", "d_model=32", "d_ff=64", "num_heads=2", "vocab_size=300", "tokens_per_batch=256"),
+    *("eval_strategy=no", "save_strategy=no", "logging_steps=100", "report_to=none"),
+    "dataloader_num_workers=1",  # its process knows the epoch from a tensor, which is no device's
+]
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {},
-        {"muon": True, "weight_decay": 0.1, "bf16": True, "dropout_warmup_steps": 10},
-        {"max_grad_norm": 1.0, "gradient_accumulation_steps": 2},
+        [],
+        ["muon=true", "weight_decay=0.1", "bf16=true", "dropout_warmup_steps=10"],
+        ["max_grad_norm=1.0", "gradient_accumulation_steps=2"],
     ],
     ids=["adam", "muon", "accumulation"],
 )
@@ -82,15 +69,14 @@ def test_an_update_reads_nothing_but_the_masks_that_a_cpu_may_look_into(tmp_path
     write_pig_latin(tmp_path, train=300, validation=7, test=5)
     counts = []
     for updates in (3, 6):
-        recipe = build_recipe(
-            {**RECIPE, **fields, "data_dir": str(tmp_path), "output_dir": str(tmp_path / "run"), "max_steps": updates}
-        )
+        run = [f"data_dir={tmp_path}", f"output_dir={tmp_path / 'run'}", f"max_steps={updates}"]
+        recipe = load_recipe(REPOSITORY / "configs" / "tiny.yaml", [*SMALL, *fields, *run])
         tokenizer, encoded = load_data(recipe)
         trainer = build_trainer(recipe, tokenizer, encoded)
         with Readings() as readings:
             trainer.train()
         counts.append(readings.count)
-    forwards = 3 * fields.get("gradient_accumulation_steps", 1)  # that the second run has more
+    forwards = 3 * recipe.training.gradient_accumulation_steps  # that the second run has more
     assert counts[1] - counts[0] == 2 * forwards  # the encoder's mask and the memory's
 
 

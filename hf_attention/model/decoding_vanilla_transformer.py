@@ -106,12 +106,12 @@ class QuickDecoder:
 
     def _attended_by(self, states: torch.Tensor, place: int, layer: "LayerWeights") -> torch.Tensor:
         """[R, D] -> [R, D], or at first [B, D] -> [B, D]"""
-        rows, last = len(states), self.length - 1
-        query = layer.query(states).view(rows, self.heads, 1, -1)  # [R, H, 1, K]
+        last = self.length - 1
+        query = layer.query(states).view(len(states), self.heads, 1, -1)  # [R, H, 1, K]
         keys = self.keys.put(last, place, layer.key(states))  # [R, H, L, K]
         values = self.values.put(last, place, layer.value(states))  # [R, H, L, V]
         heads = scaled_dot_product_attention(query, keys, values, scale=self.scaling)
-        return layer.own_output(heads.view(rows, -1))
+        return layer.own_output(heads.flatten(1))
 
     def follow(self, beam: torch.Tensor, stay: torch.Tensor) -> None:
         """Goes on with the sentences that `stay`, each beam from where `beam` [B, k] says."""
