@@ -365,8 +365,8 @@ def test_a_decoder_reads_one_memory_for_several_targets(model, implementation):
     torch.testing.assert_close(shared, apart, **TOLERANCE)
 
 
-def test_the_best_tokens_alone_become_log_probabilities(model):
-    """Without processors a step skips the softmax over the vocabulary; with one that changes nothing it does not."""
+def test_a_processor_that_changes_nothing_changes_nothing(model):
+    """With one, sentences that are done stay in the batch."""
     plain = model.generate(**padded(ROWS), **PAPER, num_return_sequences=4)
     watched = model.generate(**padded(ROWS), **PAPER, num_return_sequences=4, logits_processor=[Unchanged()])
     assert plain.tolist() == watched.tolist()
@@ -501,10 +501,14 @@ def test_nothing_left_to_say_ends_the_search(model):
 
 
 @pytest.mark.parametrize("words", [11, 64, 1023, 1024, 1087, 1088, 5000])
-def test_the_best_by_blocks_are_the_best(words):
-    """`topk` itself, for vocabularies with and without words that fill no block; the best anywhere, in blocks too."""
-    logits = torch.randn(500, words, generator=torch.Generator().manual_seed(0))
-    logits[0] = torch.arange(words)  # all of the best in the last block, or behind it
+@pytest.mark.parametrize("sentences", [1, 50])
+def test_the_best_by_blocks_are_the_best(words, sentences):
+    """`topk` of all sums, for vocabularies with and without words that fill no block; the best anywhere, in blocks too."""
+    random = torch.Generator().manual_seed(0)
+    log_probs, scores = torch.randn(sentences, 4, words, generator=random), torch.randn(sentences, 4, generator=random)
+    log_probs[0] = torch.arange(4 * words).view(4, words)  # all of the best in the last block, or behind it
+    scores[-1, 1:] = -torch.inf  # beams that hold no hypothesis
     for count in (1, 2, 8):
-        best, token = _best(logits, count)
-        torch.testing.assert_close((best, token), tuple(logits.topk(count)), rtol=0, atol=0)
+        totals, beam, token = _best(log_probs, scores, count)
+        expected, places = (log_probs + scores[..., None]).flatten(1).topk(count)
+        torch.testing.assert_close((totals, beam * words + token), (expected, places), rtol=0, atol=0)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import embedding, layer_norm, linear, scaled_dot_product_attention
 
 
-ROOM = 32  # positions that the cache can hold at first; it doubles
+ROOM = 32  # steps that a tree has room for at first
 PACKED_ROWS, PACKED_SIZE = 64, 2**18  # from so many rows and weights on, packing is worth its time
 
 
@@ -62,7 +62,7 @@ class QuickDecoder:
 
     def __init__(self, model: nn.Module, memory: torch.Tensor, memory_mask: torch.Tensor | None, beams: int):
         config, decoder = model.config, model.model.decoder
-        self.beams, self.heads, self.scaling = beams, config.num_heads, config.d_k**-0.5
+        self.beams, self.scaling = beams, config.d_k**-0.5
         self.embeddings, self.decoder = decoder.embed_tokens.weight, decoder
         rows = len(memory) * beams
         self.lm_head = Product(model.lm_head, rows)
@@ -72,12 +72,8 @@ class QuickDecoder:
         attentions = [layer.cross_attn for layer in decoder.layers]
         self.memories = [LoneMemory(cross, memory) if alone else Memory(cross, memory, rows) for cross in attentions]
         self.memory_mask = memory_mask[:, None, None].bool() if padded else None  # [B, 1, 1, S], True: may look
-        # Positions come first, so that those which are there lie together, and their rows move in one operation.
-        self.length = 0
-        shape = ROOM, len(self.layers), rows, self.heads
-        self.keys = Cache(memory.new_empty(*shape, config.d_k))
-        self.values = Cache(memory.new_empty(*shape, config.d_v))
-        self.positions = self._encoded_positions(ROOM)
+        self.tree = Tree(memory, len(self.layers), config.num_heads, config.d_k, config.d_v, beams)
+        self.length, self.positions = 0, self._encoded_positions(ROOM)
 
     def _encoded_positions(self, count: int) -> torch.Tensor:
         encoding = self.decoder.embed_positions
@@ -88,72 +84,96 @@ class QuickDecoder:
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """The logits [R, vocab_size] of what follows the newest of `tokens` [R, L], whose others it has seen."""
         self.decoder.check_positions(self.length + 1)
-        if self.length == len(self.keys.now):
-            self.keys.grow()
-            self.values.grow()
-            self.positions = self._encoded_positions(len(self.keys.now))
+        if self.length == len(self.positions):
+            self.positions = self._encoded_positions(2 * self.length)
         alike = self.beams if self.length == 0 else 1  # at first, one row speaks for the k hypotheses of a sentence
         newest = tokens[::alike, -1]
         states = embedding(newest, self.embeddings) * math.sqrt(self.embeddings.shape[1])  # [R, D], §3.4
         states = states + self.positions[self.length]
         self.length += 1
+        mask = self.tree.branch()
         for place, (layer, memory) in enumerate(zip(self.layers, self.memories, strict=True)):
-            states = layer_norm(states + self._attended_by(states, place, layer), *layer.own_norm)
+            keys, values = self.tree.put(place, layer.key(states), layer.value(states))
+            heads = attention(layer.query(states), keys, values, mask, self.scaling)
+            states = layer_norm(states + layer.own_output(heads), *layer.own_norm)
             states = layer_norm(states + memory.attended_by(states, self.memory_mask), *layer.memory_norm)
             states = layer_norm(states + layer.outer(layer.inner(states).relu_()), *layer.outer_norm)
         logits = self.lm_head(states)
         return logits if alike == 1 else logits.repeat_interleave(alike, dim=0)
 
-    def _attended_by(self, states: torch.Tensor, place: int, layer: "LayerWeights") -> torch.Tensor:
-        """[R, D] -> [R, D], or at first [B, D] -> [B, D]"""
-        last = self.length - 1
-        query = layer.query(states).view(len(states), self.heads, 1, -1)  # [R, H, 1, K]
-        keys = self.keys.put(last, place, layer.key(states))  # [R, H, L, K]
-        values = self.values.put(last, place, layer.value(states))  # [R, H, L, V]
-        heads = scaled_dot_product_attention(query, keys, values, scale=self.scaling)
-        return layer.own_output(heads.flatten(1))
-
     def follow(self, beam: torch.Tensor, stay: torch.Tensor) -> None:
         """Goes on with the sentences that `stay`, each beam from where `beam` [B, k] says."""
-        rows = (stay[:, None] * self.beams + beam[stay]).flatten()
+        self.tree.follow(beam[stay], stay)
         if len(stay) < len(beam):
-            self.memory_mask = None if self.memory_mask is None else self.memory_mask[stay]
-            for memory in self.memories:
-                memory.keep(stay)
-        elif rows.device.type == "cpu" and torch.equal(rows, torch.arange(len(rows))):
-            return  # another device would have to be waited for
-        self.keys.take(rows, self.length)
-        self.values.take(rows, self.length)
+            moved = (stay != torch.arange(len(stay), device=stay.device)).nonzero()[:, 0]
+            kept = [self.tree, *self.memories]
+            for part in kept:
+                part.keep(stay, moved)
+            if self.memory_mask is not None:
+                self.memory_mask = self.memory_mask[stay]
 
 
-class Cache:
-    """The keys, or the values, of the target's positions: `now` [positions, N, R, H, width], of which L are used."""
+class Tree:
+    """Keys and values of the targets, of which no beam that changes places moves any.
 
-    def __init__(self, room: torch.Tensor):
-        self.now, self.spare = room, torch.empty_like(room)
+    The hypotheses of a sentence are paths in a tree: a step gives each of them a node, which looks at itself and at those
+    that it came from. All k are asked about all nodes of their sentence at once, and a mask says which are their own: it
+    alone is what a beam takes along.
 
-    def grow(self) -> None:
-        self.now = torch.cat([self.now, self.now])  # the second half is room, whatever stands there
-        self.spare = torch.empty_like(self.now)
+    Args:
+        memory: [B, S, D], for how many sentences, on which device, in which precision.
+        beams: k. The start is one node for all of them.
+    """
 
-    def put(self, position: int, layer: int, newest: torch.Tensor) -> torch.Tensor:
-        """What `layer` has up to `position`, where `newest` now stands: [R, H·width] -> [R, H, L, width].
+    def __init__(self, memory: torch.Tensor, layers: int, heads: int, d_k: int, d_v: int, beams: int):
+        self.beams, self.nodes = beams, 0
+        shape = len(memory), layers, heads, ROOM * beams
+        self.keys, self.values = memory.new_empty(*shape, d_k), memory.new_empty(*shape, d_v)  # [B, N, H, room, K or V]
+        self.mask = memory.new_zeros(len(memory), 1, beams, 0)  # [B, 1, k, nodes]: 0 may be looked at, -inf not
+        self.newest = memory.new_full((beams, beams), -torch.inf).fill_diagonal_(0)  # each at its own
 
-        Of fewer rows than the cache has, each is put down for the k hypotheses of a sentence, and one of these is
-        returned.
-        """
-        alike = self.now.shape[2] // len(newest)
-        heads, width = self.now.shape[3:]
-        self.now[position, layer].view(-1, alike, heads, width)[:] = newest.view(-1, 1, heads, width)
-        return self.now[: position + 1, layer, ::alike].permute(1, 2, 0, 3)
+    def branch(self) -> torch.Tensor | None:
+        """A node more for each hypothesis, all of which may see what the mask returned says."""
+        if self.nodes == 0:
+            self.nodes, self.mask = 1, self.mask.new_zeros(*self.mask.shape[:3], 1)
+            return None
+        if self.nodes + self.beams > self.keys.shape[3]:
+            self._prune()
+        self.nodes += self.beams
+        self.mask = torch.cat([self.mask, self.newest.expand(len(self.mask), 1, -1, -1)], dim=-1)
+        return self.mask if self.beams > 1 else None
 
-    def take(self, rows: torch.Tensor, length: int) -> None:
-        """Goes on with `rows`, of the first `length` positions."""
-        # Into the memory of the other one, of which fewer rows need less: new memory would be dear to touch.
-        shape = (*self.now.shape[:2], len(rows), *self.now.shape[3:])
-        moved = self.spare.view(-1)[: math.prod(shape)].view(shape)
-        torch.index_select(self.now[:length], 2, rows, out=moved[:length])
-        self.now, self.spare = moved, self.now
+    def _prune(self) -> None:
+        """Forgets nodes that no hypothesis came from, and makes room for as many again as are left."""
+        seen = self.mask.eq(0).any(dim=2)[:, 0]  # [B, nodes]
+        self.nodes = int(seen.sum(dim=-1).max())
+        order = seen.int().argsort(dim=-1, descending=True, stable=True)[:, : self.nodes]
+        self.mask = self.mask.take_along_dim(order[:, None, None], dim=-1)
+        room = max(self.keys.shape[3], 2 * (self.nodes + self.beams))
+        for name in ("keys", "values"):
+            full = getattr(self, name)
+            left = full.new_empty(*full.shape[:3], room, full.shape[4])
+            left[..., : self.nodes, :] = full.take_along_dim(order[:, None, None, :, None], dim=3)
+            setattr(self, name, left)
+
+    def put(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """With those of the newest nodes [R, H·K] and [R, H·V], all that `layer` has: [B, H, nodes, K or V]."""
+        both = []
+        for room, newest in ((self.keys[:, layer], keys), (self.values[:, layer], values)):
+            newest = split_heads(newest.unflatten(0, (len(room), -1)), room.shape[1])
+            room[:, :, self.nodes - newest.shape[2] : self.nodes] = newest
+            both.append(room[:, :, : self.nodes])
+        return tuple(both)
+
+    def follow(self, beam: torch.Tensor, stay: torch.Tensor) -> None:
+        """Each hypothesis goes on from the one that `beam` [B, k] says, of the sentences that `stay`."""
+        if self.beams > 1 or len(stay) < len(self.mask):
+            self.mask = self.mask[stay[:, None], 0, beam][:, None]
+
+    def keep(self, stay: torch.Tensor, moved: torch.Tensor) -> None:
+        self.keys, self.values = (
+            _kept(part[..., : self.nodes, :], part, stay, moved) for part in (self.keys, self.values)
+        )
 
 
 class LayerWeights:
@@ -182,13 +202,10 @@ class Memory:
 
     def attended_by(self, states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """[R, D] -> [R, D]; `mask` is [B, 1, 1, S]."""
-        sentences, heads = self.keys.shape[:2]
-        query = split_heads(self.query(states).unflatten(0, (sentences, -1)), heads)  # [B, H, k, K]
-        attended = scaled_dot_product_attention(query, self.keys, self.values, attn_mask=mask, scale=self.scaling)
-        return self.output(attended.transpose(1, 2).flatten(2).flatten(0, 1))
+        return self.output(attention(self.query(states), self.keys, self.values, mask, self.scaling))
 
-    def keep(self, stay: torch.Tensor) -> None:
-        self.keys, self.values = self.keys[stay], self.values[stay]
+    def keep(self, stay: torch.Tensor, moved: torch.Tensor) -> None:
+        self.keys, self.values = (_kept(part, part, stay, moved) for part in (self.keys, self.values))
 
 
 class LoneMemory:
@@ -214,7 +231,7 @@ class LoneMemory:
         weights = scores.view(len(states), self.heads, -1).softmax(-1).flatten(1)
         return torch.addmm(self.value_bias, weights, self.values)
 
-    def keep(self, stay: torch.Tensor) -> None:
+    def keep(self, stay: torch.Tensor, moved: torch.Tensor) -> None:
         """The one sentence stays, or the search is over."""
 
 
@@ -249,6 +266,21 @@ def _is_touched(part: nn.Module) -> bool:
     before = vars(part).get("_original_forward")
     only_casts = getattr(before, "__func__", None) is type(part).forward and not hasattr(part, "_hf_hook")
     return bool(part._forward_hooks or part._forward_pre_hooks or ("forward" in vars(part) and not only_casts))
+
+
+def attention(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
+) -> torch.Tensor:
+    """[R, H·K] -> [R, H·V]: all hypotheses of a sentence look at the same keys [B, H, L, K]; `mask` is for [B, H, k, L]."""
+    query = split_heads(query.unflatten(0, (len(keys), -1)), keys.shape[1])  # [B, H, k, K]
+    heads = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
+    return heads.transpose(1, 2).flatten(2).flatten(0, 1)
+
+
+def _kept(used: torch.Tensor, whole: torch.Tensor, stay: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+    """The sentences that `stay`, of `whole`: only those `moved`, whose place is another now, are copied."""
+    used[moved] = used[stay[moved]]
+    return whole[: len(stay)]
 
 
 def split_heads(projected: torch.Tensor, heads: int) -> torch.Tensor:
