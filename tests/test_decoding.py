@@ -55,7 +55,7 @@ def test_a_packed_weight_multiplies_any_number_of_rows(bias):
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("least", [1, 2**30], ids=["packed", "plain"])
 def test_every_logit_is_the_models_whatever_becomes_of_the_beams(fields, beams, least, monkeypatch):
-    """70 positions, past the room of the cache twice; beams change places at random, sentences leave one by one."""
+    """69 positions, past the room of the tree; beams change places at random, sentences leave one by one."""
     monkeypatch.setattr(decoding_vanilla_transformer, "PACKED_ROWS", least)
     monkeypatch.setattr(decoding_vanilla_transformer, "PACKED_SIZE", least)
     model = build_model(**fields)
@@ -69,14 +69,25 @@ def test_every_logit_is_the_models_whatever_becomes_of_the_beams(fields, beams, 
         torch.testing.assert_close(decoder.step(tokens), expected, rtol=1e-5, atol=1e-5)
         beam = torch.randint(beams, (len(sentences), beams), generator=random)
         stay = torch.arange(len(sentences))
-        if step in (3, ROOM):  # the second sentence, then the first
-            stay = stay[stay != step % 2]
+        if step in (3, ROOM):  # the second sentence leaves, then the third, which has the first place by then
+            stay = stay[stay != step % 2].flip(0)
         decoder.follow(beam, stay)
         tokens = tokens.unflatten(0, (-1, beams))[stay[:, None], beam[stay]].flatten(0, 1)
         sentences = sentences[stay]
         new = torch.randint(3, 11, (len(tokens), 1), generator=random)
         tokens = torch.cat([tokens, new], dim=1)
-    assert sentences.tolist() == [2]
+    assert sentences.tolist() == [0]
+
+
+@torch.inference_mode()
+def test_nodes_that_nobody_came_from_are_forgotten():
+    """All hypotheses go on from the first one: one node in four is left, and the room is for twice that."""
+    decoder = quick(build_model(), beams=4)
+    for _ in range(10 * ROOM):
+        decoder.step(torch.full((12, 1), START))
+        decoder.follow(torch.zeros(3, 4, dtype=torch.long), torch.arange(3))
+    assert decoder.tree.nodes >= 10 * ROOM  # that many are on the path
+    assert decoder.tree.keys.shape[2] == decoder.tree.values.shape[2] <= 2 * (10 * ROOM + 4)
 
 
 @torch.inference_mode()

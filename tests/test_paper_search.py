@@ -503,7 +503,7 @@ def test_nothing_left_to_say_ends_the_search(model):
 @pytest.mark.parametrize("words", [11, 64, 1023, 1024, 1087, 1088, 5000])
 @pytest.mark.parametrize("sentences", [1, 50])
 def test_the_best_by_blocks_are_the_best(words, sentences):
-    """`topk` of all sums, for vocabularies with and without words that fill no block; the best anywhere, in blocks too."""
+    """`topk` of all sums, for vocabularies with and without words that fill no block; the best are anywhere."""
     random = torch.Generator().manual_seed(0)
     log_probs, scores = torch.randn(sentences, 4, words, generator=random), torch.randn(sentences, 4, generator=random)
     log_probs[0] = torch.arange(4 * words).view(4, words)  # all of the best in the last block, or behind it

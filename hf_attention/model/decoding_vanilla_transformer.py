@@ -71,7 +71,10 @@ class QuickDecoder:
         alone = len(memory) == 1 and not padded and memory.shape[1] < config.d_k
         attentions = [layer.cross_attn for layer in decoder.layers]
         self.memories = [LoneMemory(cross, memory) if alone else Memory(cross, memory, rows) for cross in attentions]
-        self.memory_mask = memory_mask[:, None, None].bool() if padded else None  # [B, 1, 1, S], True: may look
+        self.memory_mask = None  # or [B, 1, 1, S]: 0 may be looked at, -inf not, as padding
+        if padded:
+            padding = memory_mask[:, None, None].eq(0)
+            self.memory_mask = torch.zeros_like(padding, dtype=memory.dtype).masked_fill_(padding, -torch.inf)
         self.tree = Tree(memory, len(self.layers), config.num_heads, config.d_k, config.d_v, beams)
         self.length, self.positions = 0, self._encoded_positions(ROOM)
 
@@ -106,19 +109,18 @@ class QuickDecoder:
         self.tree.follow(beam[stay], stay)
         if len(stay) < len(beam):
             moved = (stay != torch.arange(len(stay), device=stay.device)).nonzero()[:, 0]
-            kept = [self.tree, *self.memories]
-            for part in kept:
+            for part in (self.tree, *self.memories):
                 part.keep(stay, moved)
             if self.memory_mask is not None:
                 self.memory_mask = self.memory_mask[stay]
 
 
 class Tree:
-    """Keys and values of the targets, of which no beam that changes places moves any.
+    """Keys and values of the targets, which stay where they are when beams change places.
 
-    The hypotheses of a sentence are paths in a tree: a step gives each of them a node, which looks at itself and at those
-    that it came from. All k are asked about all nodes of their sentence at once, and a mask says which are their own: it
-    alone is what a beam takes along.
+    The hypotheses of a sentence are paths in a tree: a step gives each of them a node, which looks at itself and at
+    those that it came from. All k queries meet all nodes of their sentence, and a mask says which are whose. So it is
+    the mask alone that follows the beams.
 
     Args:
         memory: [B, S, D], for how many sentences, on which device, in which precision.
@@ -127,17 +129,17 @@ class Tree:
 
     def __init__(self, memory: torch.Tensor, layers: int, heads: int, d_k: int, d_v: int, beams: int):
         self.beams, self.nodes = beams, 0
-        shape = len(memory), layers, heads, ROOM * beams
-        self.keys, self.values = memory.new_empty(*shape, d_k), memory.new_empty(*shape, d_v)  # [B, N, H, room, K or V]
+        self.heads, shape = heads, (len(memory), layers, ROOM * beams)
+        self.keys, self.values = (memory.new_empty(*shape, heads * width) for width in (d_k, d_v))  # [B, N, room, H·K]
         self.mask = memory.new_zeros(len(memory), 1, beams, 0)  # [B, 1, k, nodes]: 0 may be looked at, -inf not
         self.newest = memory.new_full((beams, beams), -torch.inf).fill_diagonal_(0)  # each at its own
 
     def branch(self) -> torch.Tensor | None:
-        """A node more for each hypothesis, all of which may see what the mask returned says."""
+        """Each hypothesis grows by a node; returned is the mask, or None where all may see all."""
         if self.nodes == 0:
             self.nodes, self.mask = 1, self.mask.new_zeros(*self.mask.shape[:3], 1)
             return None
-        if self.nodes + self.beams > self.keys.shape[3]:
+        if self.nodes + self.beams > self.keys.shape[2]:
             self._prune()
         self.nodes += self.beams
         self.mask = torch.cat([self.mask, self.newest.expand(len(self.mask), 1, -1, -1)], dim=-1)
@@ -149,21 +151,17 @@ class Tree:
         self.nodes = int(seen.sum(dim=-1).max())
         order = seen.int().argsort(dim=-1, descending=True, stable=True)[:, : self.nodes]
         self.mask = self.mask.take_along_dim(order[:, None, None], dim=-1)
-        room = max(self.keys.shape[3], 2 * (self.nodes + self.beams))
-        for name in ("keys", "values"):
-            full = getattr(self, name)
-            left = full.new_empty(*full.shape[:3], room, full.shape[4])
-            left[..., : self.nodes, :] = full.take_along_dim(order[:, None, None, :, None], dim=3)
-            setattr(self, name, left)
+        room = max(self.keys.shape[2], 2 * (self.nodes + self.beams))
+        self.keys, self.values = (_moved_up(part, order, room) for part in (self.keys, self.values))
 
-    def put(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def put(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> list[torch.Tensor]:
         """With those of the newest nodes [R, H·K] and [R, H·V], all that `layer` has: [B, H, nodes, K or V]."""
         both = []
         for room, newest in ((self.keys[:, layer], keys), (self.values[:, layer], values)):
-            newest = split_heads(newest.unflatten(0, (len(room), -1)), room.shape[1])
-            room[:, :, self.nodes - newest.shape[2] : self.nodes] = newest
-            both.append(room[:, :, : self.nodes])
-        return tuple(both)
+            newest = newest.unflatten(0, (len(room), -1))
+            room[:, self.nodes - newest.shape[1] : self.nodes] = newest
+            both.append(split_heads(room[:, : self.nodes], self.heads))
+        return both
 
     def follow(self, beam: torch.Tensor, stay: torch.Tensor) -> None:
         """Each hypothesis goes on from the one that `beam` [B, k] says, of the sentences that `stay`."""
@@ -172,7 +170,7 @@ class Tree:
 
     def keep(self, stay: torch.Tensor, moved: torch.Tensor) -> None:
         self.keys, self.values = (
-            _kept(part[..., : self.nodes, :], part, stay, moved) for part in (self.keys, self.values)
+            _kept(part[:, :, : self.nodes], part, stay, moved) for part in (self.keys, self.values)
         )
 
 
@@ -271,10 +269,17 @@ def _is_touched(part: nn.Module) -> bool:
 def attention(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
 ) -> torch.Tensor:
-    """[R, H·K] -> [R, H·V]: all hypotheses of a sentence look at the same keys [B, H, L, K]; `mask` is for [B, H, k, L]."""
+    """[R, H·K] -> [R, H·V]: the k hypotheses of a sentence look at the same keys [B, H, L, K], if `mask` lets them."""
     query = split_heads(query.unflatten(0, (len(keys), -1)), keys.shape[1])  # [B, H, k, K]
     heads = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
     return heads.transpose(1, 2).flatten(2).flatten(0, 1)
+
+
+def _moved_up(part: torch.Tensor, order: torch.Tensor, room: int) -> torch.Tensor:
+    """Of `part` [B, N, nodes, width] those that `order` [B, left] says, and room behind them: [B, N, room, width]."""
+    moved = part.new_empty(*part.shape[:2], room, part.shape[3])
+    moved[:, :, : order.shape[1]] = part.take_along_dim(order[:, None, :, None], dim=2)
+    return moved
 
 
 def _kept(used: torch.Tensor, whole: torch.Tensor, stay: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
