@@ -46,17 +46,27 @@ def orthogonal(
 ) -> torch.Tensor:
     """Of each of `matrices` [N, rows, columns], U S V^T, about U V^T: singular values between 0.7 and 1.2.
 
-    Newton-Schulz iterations (Jordan et al. 2024): a X + (b X X^T + c (X X^T)^2) X, from X of norm 1, in bfloat16.
+    Newton-Schulz iterations (Jordan et al. 2024): a X + (b X X^T + c (X X^T)^2) X, from X of norm 1, in bfloat16 where
+    that is quick.
     """
     first, third, fifth = coefficients
     tall = matrices.shape[1] > matrices.shape[2]
-    x = (matrices.mT if tall else matrices).bfloat16()  # the smaller square
+    x = matrices.mT if tall else matrices  # the smaller square
+    x = x.bfloat16() if multiplies_bfloat16(x.device) else x.float()
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=epsilon)
     for _ in range(steps):
         square = x @ x.mT
         factor = torch.baddbmm(square, square, square, beta=third, alpha=fifth)
         x = torch.baddbmm(x, factor, x, beta=first)
     return (x.mT if tall else x).to(matrices.dtype)
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether `device` has arithmetic for bfloat16. A CPU that has none emulates it, slower than float32 by far."""
+    if device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # an older torch does not tell
+        return True
+    has = torch.cpu.get_capabilities()
+    return any(has.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))  # x86, then ARM
 
 
 class MuonWithAdam(torch.optim.Optimizer):

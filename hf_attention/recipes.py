@@ -26,6 +26,7 @@ from transformers.training_args import OptimizerNames
 
 from .model.configuration_vanilla_transformer import OWN_FIELDS, VanillaTransformerConfig
 from .model.generation_vanilla_transformer import SEARCHES, checked_extra_tokens
+from .optimizer import multiplies_bfloat16
 
 
 logger = logging.getLogger(__name__)
@@ -359,7 +360,10 @@ def _training_arguments(
         "dataloader_num_workers": workers,
         "dataloader_persistent_workers": workers > 0,
     }
-    return Seq2SeqTrainingArguments(**{**defaults, **given})
+    arguments = Seq2SeqTrainingArguments(**{**defaults, **given})
+    if arguments.bf16 and arguments.use_cpu and not multiplies_bfloat16(torch.device("cpu")):
+        logger.warning("bf16=true: this CPU has no bfloat16 arithmetic and emulates it slowly: want bf16=false.")
+    return arguments
 
 
 def _generation_config(given: dict[str, Any], config: VanillaTransformerConfig) -> GenerationConfig:

@@ -35,29 +35,31 @@ def calls(monkeypatch) -> list[int]:
     return seen
 
 
-@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this build of PyTorch has no MKL, which packs")
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this build of PyTorch has no MKL, whose ways it is")
 @pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("outputs", [1024, 1025, 1031], ids=["16 blocks", "5 blocks", "a prime"])
 @torch.inference_mode()
-def test_a_packed_weight_multiplies_any_number_of_rows(bias):
-    """Within 1e-5 of float64; the two operators are private to PyTorch, so this fails where they change."""
+def test_a_large_weight_multiplies_any_number_of_rows(bias, outputs):
+    """Within 1e-5 of float64, packed and in blocks; packing is private to PyTorch, so this fails where it changes."""
     torch.manual_seed(0)
-    layer = torch.nn.Linear(512, 1024, bias=bias)
-    product = Product(layer, rows=256)
-    assert product.packed is not None and Product(layer, rows=4).packed is None
+    layer = torch.nn.Linear(512, outputs, bias=bias)
+    packed, cut = Product(layer, rows=256), Product(layer, rows=4)
+    assert packed.packed is not None and cut.packed is None and cut.blocks is not None
     for rows in (1, 4, 31, 64, 200, 255, 256, 300):
         states = torch.randn(rows, 512)
         expected = states.double() @ layer.weight.double().t() + (layer.bias.double() if bias else 0)
-        torch.testing.assert_close(product(states).double(), expected, rtol=1e-5, atol=1e-5)
+        for product in (packed, cut):
+            torch.testing.assert_close(product(states).double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("fields", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("least", [1, 2**30], ids=["packed", "plain"])
-def test_every_logit_is_the_models_whatever_becomes_of_the_beams(fields, beams, least, monkeypatch):
+@pytest.mark.parametrize("large, rows", [(1, 1), (1, 2**30), (2**30, 1)], ids=["packed", "in blocks", "plain"])
+def test_every_logit_is_the_models_whatever_becomes_of_the_beams(fields, beams, large, rows, monkeypatch):
     """69 positions, past the room of the tree; beams change places at random, sentences leave one by one."""
-    monkeypatch.setattr(decoding_vanilla_transformer, "PACKED_ROWS", least)
-    monkeypatch.setattr(decoding_vanilla_transformer, "PACKED_SIZE", least)
+    monkeypatch.setattr(decoding_vanilla_transformer, "PACKED_ROWS", rows)
+    monkeypatch.setattr(decoding_vanilla_transformer, "LARGE", large)
     model = build_model(**fields)
     decoder, random = quick(model, beams), torch.Generator().manual_seed(0)
     sentences = torch.arange(3)

@@ -7,6 +7,7 @@ import torch
 from conftest import build_model
 
 from hf_attention import MuonWithAdam
+from hf_attention.optimizer import orthogonal
 
 
 def loss_of(model, seed=0):
@@ -63,8 +64,10 @@ def test_a_matrix_moves_by_its_gradient_made_orthogonal():
 
 
 @pytest.mark.parametrize("updates", [1, 5])
-def test_matrices_move_as_with_the_stock_muon(updates):
-    """To what bfloat16 leaves of it: one shape after the other, or all at once, is rounded in another order."""
+def test_matrices_move_as_with_the_stock_muon(updates, monkeypatch):
+    """To what bfloat16, which the stock one always takes, leaves of it: one shape after the other, or all at once, is
+    rounded in another order."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
     model, other = build_model(), build_model()
     stock = [p for name, p in other.named_parameters() if "layers" in name and p.ndim == 2]
     options = {"lr": 0.01, "weight_decay": 0.1}
@@ -76,6 +79,22 @@ def test_matrices_move_as_with_the_stock_muon(updates):
     matrices = ours.param_groups[0]["params"]
     for before, moved, expected in zip(start, matrices, stock, strict=True):
         assert (moved - expected).norm() < 0.03 * (expected - before).norm()
+
+
+@pytest.mark.parametrize("names, precision", [((), 1e-5), (("avx512_bf16",), 0.1), (("bf16",), 0.1)])
+def test_bfloat16_is_used_where_the_cpu_multiplies_it(monkeypatch, names, precision):
+    """What five iterations do to singular values is a polynomial of each, here in float64. bfloat16 keeps 8 bits of it,
+    float32 all that is compared."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, **dict.fromkeys(names, True)})
+    matrices = torch.randn(3, 6, 4, generator=torch.Generator().manual_seed(0))
+    u, values, v = torch.linalg.svd(matrices.double(), full_matrices=False)
+    values = values / values.norm(dim=-1, keepdim=True)
+    first, third, fifth = 3.4445, -4.7750, 2.0315  # Jordan et al. 2024
+    for _ in range(5):
+        values = first * values + third * values**3 + fifth * values**5
+    expected = u @ (values[..., None] * v)
+    difference = (orthogonal(matrices, (first, third, fifth), 5, 1e-7) - expected).abs().max()
+    assert 0.01 * precision < difference < precision
 
 
 def test_the_rest_moves_as_with_the_stock_adamw():

@@ -105,6 +105,15 @@ def test_report_41_no_warmup_is_warned_of(caplog):
         build_recipe({**SMALL, "warmup_steps": 0})
 
 
+@pytest.mark.parametrize("arithmetic", [True, False])
+def test_bf16_on_a_cpu_that_only_emulates_it_is_warned_of(caplog, monkeypatch, arithmetic):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_bf16": arithmetic})
+    build_recipe({**SMALL, "bf16": False})
+    assert "bf16" not in caplog.text
+    build_recipe({**SMALL, "bf16": True})
+    assert ("want bf16=false" in caplog.text) is not arithmetic
+
+
 WRONG = {
     "misspelt": ({"warmup_step": 4000}, "warmup_step=4000.*'warmup_steps'"),
     "misspelt model field": ({"d_mdoel": 4}, "d_mdoel=4.*'d_model'"),

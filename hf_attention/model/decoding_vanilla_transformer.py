@@ -16,7 +16,8 @@ from torch.nn.functional import embedding, layer_norm, linear, scaled_dot_produc
 
 
 ROOM = 32  # steps that a tree has room for at first
-PACKED_ROWS, PACKED_SIZE = 64, 2**18  # from so many rows and weights on, packing is worth its time
+LARGE = 2**18  # from so many weights on, a product is worth to be prepared: packed if it has so many rows, or in blocks
+PACKED_ROWS = 64
 
 
 class QuickDecoder:
@@ -236,23 +237,35 @@ class LoneMemory:
 class Product:
     """x Wᵀ + b of a linear `layer`, for up to `rows` rows at every step.
 
-    MKL puts a weight in another order for each product. Here that is done once for all steps, where they are large
-    enough, by the operators with which torch.compile packs a frozen model (torch 2.13). They have no public name and
-    are not in every build: without them it is the plain product.
+    For many rows MKL puts a weight in another order, once for each product. Here that is done once for all steps, by
+    the operators with which torch.compile packs a frozen model (torch 2.13). They have no public name and are not in
+    every build: without them it is the plain product.
+
+    For few rows a product takes as long as reading the weight, and MKL hardly shares that among threads. It does share
+    a batch of products, so W is cut into blocks of output features.
     """
 
     def __init__(self, layer: nn.Module, rows: int):
-        self.weight, self.bias, self.packed = layer.weight, layer.bias, None
-        large = rows >= PACKED_ROWS and self.weight.numel() >= PACKED_SIZE
+        self.weight, self.bias, self.packed, self.blocks = layer.weight, layer.bias, None, None
         plain = self.weight.device.type == "cpu" and self.weight.dtype == torch.float32
-        if large and plain and torch.backends.mkl.is_available():
+        if not plain or self.weight.numel() < LARGE or not torch.backends.mkl.is_available():
+            return
+        if rows >= PACKED_ROWS:
             self.packed = torch.ops.mkl._mkl_reorder_linear_weight(self.weight.detach(), rows)
+            return
+        count = next(count for count in range(20, 0, -1) if len(self.weight) % count == 0)
+        self.blocks = self.weight.unflatten(0, (count, -1)).mT  # [count, inputs, outputs / count]
+        bias = self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
+        self.block_biases = bias.view(count, 1, -1)
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
-        if self.packed is None:
-            return linear(states, self.weight, self.bias)
-        # The last argument is the number of rows. Packing was for more; the order that it leaves serves fewer as well.
-        return torch.ops.mkl._mkl_linear(states, self.packed, self.weight, self.bias, len(states))
+        if self.blocks is not None:
+            outputs = torch.baddbmm(self.block_biases, states.expand(len(self.blocks), -1, -1), self.blocks)
+            return outputs.transpose(0, 1).flatten(1)
+        if self.packed is not None:
+            # The last argument is the number of rows. Packed for more, the weight serves fewer as well.
+            return torch.ops.mkl._mkl_linear(states, self.packed, self.weight, self.bias, len(states))
+        return linear(states, self.weight, self.bias)
 
 
 def _is_touched(part: nn.Module) -> bool:
