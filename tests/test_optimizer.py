@@ -83,8 +83,8 @@ def test_matrices_move_as_with_the_stock_muon(updates, monkeypatch):
 
 @pytest.mark.parametrize("names, precision", [((), 1e-5), (("avx512_bf16",), 0.1), (("bf16",), 0.1)])
 def test_bfloat16_is_used_where_the_cpu_multiplies_it(monkeypatch, names, precision):
-    """What five iterations do to singular values is a polynomial of each, here in float64. bfloat16 keeps 8 bits of it,
-    float32 all that is compared."""
+    """What five iterations do to singular values is a polynomial of each, here in float64. bfloat16 keeps 8 bits of
+    it."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, **dict.fromkeys(names, True)})
     matrices = torch.randn(3, 6, 4, generator=torch.Generator().manual_seed(0))
     u, values, v = torch.linalg.svd(matrices.double(), full_matrices=False)

@@ -16,8 +16,8 @@ from torch.nn.functional import embedding, layer_norm, linear, scaled_dot_produc
 
 
 ROOM = 32  # steps that a tree has room for at first
-LARGE = 2**18  # from so many weights on, a product is worth to be prepared: packed if it has so many rows, or in blocks
-PACKED_ROWS = 64
+LARGE = 2**18  # from so many weights on, a product is worth preparing
+PACKED_ROWS = 64  # by packing from so many rows on, else by blocks
 
 
 class QuickDecoder:
