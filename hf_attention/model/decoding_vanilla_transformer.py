@@ -254,14 +254,14 @@ class Product:
             self.packed = torch.ops.mkl._mkl_reorder_linear_weight(self.weight.detach(), rows)
             return
         count = next(count for count in range(20, 0, -1) if len(self.weight) % count == 0)
-        self.blocks = self.weight.unflatten(0, (count, -1)).mT  # [count, inputs, outputs / count]
+        self.blocks = self.weight.unflatten(0, (count, -1))  # [count, outputs / count, inputs]
         bias = self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
-        self.block_biases = bias.view(count, 1, -1)
+        self.block_biases = bias.view(count, -1, 1)
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         if self.blocks is not None:
-            outputs = torch.baddbmm(self.block_biases, states.expand(len(self.blocks), -1, -1), self.blocks)
-            return outputs.transpose(0, 1).flatten(1)
+            columns = states.t().expand(len(self.blocks), -1, -1)  # [count, inputs, R]
+            return torch.baddbmm(self.block_biases, self.blocks, columns).flatten(0, 1).t().contiguous()
         if self.packed is not None:
             # The last argument is the number of rows. Packed for more, the weight serves fewer as well.
             return torch.ops.mkl._mkl_linear(states, self.packed, self.weight, self.bias, len(states))
