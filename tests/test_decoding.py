@@ -89,7 +89,7 @@ def test_nodes_that_nobody_came_from_are_forgotten():
         decoder.step(torch.full((12, 1), START))
         decoder.follow(torch.zeros(3, 4, dtype=torch.long), torch.arange(3))
     assert decoder.tree.nodes >= 10 * ROOM  # that many are on the path
-    assert decoder.tree.keys.shape[2] == decoder.tree.values.shape[2] <= 2 * (10 * ROOM + 4)
+    assert decoder.tree.keys.shape[3] == decoder.tree.values.shape[3] <= 2 * (10 * ROOM + 4)
 
 
 @torch.inference_mode()
