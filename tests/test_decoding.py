@@ -38,13 +38,16 @@ def calls(monkeypatch) -> list[int]:
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this build of PyTorch has no MKL, whose ways it is")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("outputs", [1024, 1025, 1031], ids=["16 blocks", "5 blocks", "a prime"])
+@pytest.mark.parametrize("avx512", [True, False])
 @torch.inference_mode()
-def test_a_large_weight_multiplies_any_number_of_rows(bias, outputs):
-    """Within 1e-5 of float64, packed and in blocks; packing is private to PyTorch, so this fails where it changes."""
+def test_a_large_weight_multiplies_any_number_of_rows(bias, outputs, avx512, monkeypatch):
+    """Within 1e-5 of float64, in blocks and packed; packing is private to PyTorch, so this fails where it changes."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": avx512})
     torch.manual_seed(0)
     layer = torch.nn.Linear(512, outputs, bias=bias)
     packed, cut = Product(layer, rows=256), Product(layer, rows=4)
-    assert packed.packed is not None and cut.packed is None and cut.blocks is not None
+    assert packed.packed is not None and packed.by_mkl is avx512
+    assert cut.packed is None and cut.blocks is not None
     for rows in (1, 4, 31, 64, 200, 255, 256, 300):
         states = torch.randn(rows, 512)
         expected = states.double() @ layer.weight.double().t() + (layer.bias.double() if bias else 0)

@@ -236,9 +236,9 @@ class LoneMemory:
 class Product:
     """x Wᵀ + b of a linear `layer`, for up to `rows` rows at every step.
 
-    For many rows MKL puts a weight in another order, once for each product. Here that is done once for all steps, by
-    the operators with which torch.compile packs a frozen model (torch 2.13). They have no public name and are not in
-    every build: without them it is the plain product.
+    For many rows MKL and oneDNN put a weight in another order, once for each product. Here that is done once for all
+    steps, by the operators with which torch.compile packs a frozen model (torch 2.13). They have no public name and are
+    not in every build: without them it is the plain product. Without AVX512 oneDNN is the faster of the two.
 
     For few rows a product takes as long as reading the weight, and MKL hardly shares that among threads. It does share
     a batch of products, so W is cut into blocks of output features.
@@ -247,10 +247,13 @@ class Product:
     def __init__(self, layer: nn.Module, rows: int):
         self.weight, self.bias, self.packed, self.blocks = layer.weight, layer.bias, None, None
         plain = self.weight.device.type == "cpu" and self.weight.dtype == torch.float32
-        if not plain or self.weight.numel() < LARGE or not torch.backends.mkl.is_available():
+        both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
+        if not plain or not both or self.weight.numel() < LARGE:
             return
         if rows >= PACKED_ROWS:
-            self.packed = torch.ops.mkl._mkl_reorder_linear_weight(self.weight.detach(), rows)
+            self.by_mkl = _has_avx512()
+            pack = torch.ops.mkl._mkl_reorder_linear_weight if self.by_mkl else torch.ops.mkldnn._reorder_linear_weight
+            self.packed = pack(self.weight.detach(), rows)
             return
         count = next(count for count in range(20, 0, -1) if len(self.weight) % count == 0)
         self.blocks = self.weight.unflatten(0, (count, -1))  # [count, outputs / count, inputs]
@@ -261,10 +264,16 @@ class Product:
         if self.blocks is not None:
             columns = states.t().expand(len(self.blocks), -1, -1)  # [count, inputs, R]
             return torch.baddbmm(self.block_biases, self.blocks, columns).flatten(0, 1).t().contiguous()
-        if self.packed is not None:
-            # The last argument is the number of rows. Packed for more, the weight serves fewer as well.
+        if self.packed is None:
+            return linear(states, self.weight, self.bias)
+        if self.by_mkl:  # the last argument is the number of rows; packed for more, the weight serves fewer as well
             return torch.ops.mkl._mkl_linear(states, self.packed, self.weight, self.bias, len(states))
-        return linear(states, self.weight, self.bias)
+        return torch.ops.mkldnn._linear_pointwise(states, self.packed, self.bias, "none", [], "")
+
+
+def _has_avx512() -> bool:
+    known = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch does not tell
+    return bool(known.get("avx512_f", True))
 
 
 def _is_touched(part: nn.Module) -> bool:
