@@ -236,9 +236,9 @@ class LoneMemory:
 class Product:
     """x Wᵀ + b of a linear `layer`, for up to `rows` rows at every step.
 
-    For many rows MKL and oneDNN put a weight in another order, once for each product. Here that is done once for all
-    steps, by the operators with which torch.compile packs a frozen model (torch 2.13). They have no public name and are
-    not in every build: without them it is the plain product. Without AVX512 oneDNN is the faster of the two.
+    For many rows MKL and oneDNN put a weight in another order, for each product anew. Here that is done once for all
+    steps, by the operators with which torch.compile packs a frozen model (torch 2.13). They have no public name and
+    are not in every build: without them it is the plain product. Without AVX512 oneDNN is the faster of the two.
 
     For few rows a product takes as long as reading the weight, and MKL hardly shares that among threads. It does share
     a batch of products, so W is cut into blocks of output features.
