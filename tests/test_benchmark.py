@@ -206,6 +206,7 @@ def test_a_profile_is_shares_of_the_time_on_the_clock(corpus, monkeypatch):
 
 def test_kinds_of_operators():
     assert kind("aten::addmm") == kind("aten::bmm") == "matrix products"
+    assert kind("mkl::_mkl_linear") == kind("mkldnn::_linear_pointwise") == "matrix products"  # of packed weights
     assert kind("aten::_scaled_dot_product_flash_attention_for_cpu_backward") == "attention"
     assert kind("aten::_log_softmax_backward_data") == "softmax and loss"
     assert kind("aten::_fused_adam_") == "optimizer"

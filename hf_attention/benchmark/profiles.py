@@ -34,7 +34,7 @@ ELEMENTWISE = "element-wise"
 def kind(operator: str) -> str:
     """The kind of an operator, `aten::mm` for example; what is no operator of PyTorch's is the rest."""
     library, _, name = operator.partition("::")
-    if library not in ("aten", "mkldnn", "quantized"):
+    if library not in ("aten", "mkl", "mkldnn", "quantized"):
         return REST
     return next((kind for kind, names in KINDS.items() if re.fullmatch(names, name.strip("_"))), ELEMENTWISE)
 
