@@ -237,7 +237,8 @@ def test_resized_embeddings_keep_what_they_knew(tie, tmp_path):
     model.save_pretrained(tmp_path)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert loaded.config.vocab_size == 17 and loaded.model.decoder.embed_tokens.weight.shape == (17, 8)
-    assert torch.equal(loaded(**batch()).logits[..., :11], before)
+    # A product of another width is summed in another order on some CPUs.
+    torch.testing.assert_close(loaded(**batch()).logits[..., :11], before, rtol=1e-5, atol=1e-6)
 
 
 def test_report_18_any_length_with_sinusoids_and_a_clear_limit_without(toy):
